@@ -23,6 +23,7 @@ class Batch:
     tokens: Tensor  # B T, token ids
     positions: Tensor  # B T, place of each token in its own document, 0 first
     segments: Tensor  # B T, 0 padding, else the number of the document in its row
+    starts: tuple[int, ...]  # position of each row's first token: how many came before, in a cache
     lengths: tuple[int, ...]  # real tokens of each row, known without asking the device
     horizons: tuple[int, ...]  # length of each row's whole sequence, past and announced tokens included
     even: bool  # no padding, one document a row, every row starts at the same position
@@ -68,6 +69,7 @@ class Batch:
             tokens=packed[0],
             positions=packed[1],
             segments=packed[2],
+            starts=starts,
             lengths=lengths,
             horizons=tuple(horizons) if horizons is not None else ends,
             even=even,
@@ -88,10 +90,16 @@ class Batch:
             tokens=batch.tokens,
             positions=positions,
             segments=segments,
+            starts=batch.starts,
             lengths=batch.lengths,
             horizons=longest,
             even=batch.even and all(len(row) == 1 for row in rows),
         )
+
+    def last(self) -> Tensor:
+        """[B], the column of each row's last real token."""
+        columns = torch.arange(self.width, device=self.tokens.device)
+        return ((self.segments > 0) * columns).argmax(dim=1)
 
     @property
     def rows(self) -> int:

@@ -10,7 +10,7 @@ from headway.errors import SpecError
 from headway.spec.mixers import Attention, FeedForward, Mixer
 from headway.spec.model import Branch, ModelSpec, StackSpec, Step
 from headway.spec.parts import ACTIVATIONS, Norm
-from headway.spec.position import Alibi, DynamicScaling, GivenScaling, LearnedPositions, LongRopeScaling, Mask, Rope
+from headway.spec.position import DynamicScaling, GivenScaling, LearnedPositions, LongRopeScaling, Mask, Rope
 
 
 def check(spec: ModelSpec) -> ModelSpec:
@@ -106,14 +106,22 @@ def _check_attention(mixer: Attention, path: str, stack: StackSpec) -> None:
         known = {bias.name: bias for bias in stack.biases}
         _require(mixer.bias in known, f"{path}.bias", mixer.bias, f"must name one of the stack's biases: {list(known)}")
         _require(
-            known[mixer.bias].heads == mixer.heads, f"{path}.heads", mixer.heads, f"but bias {mixer.bias!r} has {known[mixer.bias].heads}"
+            known[mixer.bias].heads == mixer.heads,
+            f"{path}.heads",
+            mixer.heads,
+            f"but bias {mixer.bias!r} has {known[mixer.bias].heads}",
         )
 
 
 @check_mixer.register
 def _check_feed_forward(mixer: FeedForward, path: str, stack: StackSpec) -> None:
     _positive(f"{path}.hidden", mixer.hidden)
-    _require(mixer.activation in ACTIVATIONS, f"{path}.activation", mixer.activation, f"must be one of {', '.join(ACTIVATIONS)}")
+    _require(
+        mixer.activation in ACTIVATIONS,
+        f"{path}.activation",
+        mixer.activation,
+        f"must be one of {', '.join(ACTIVATIONS)}",
+    )
 
 
 def _check_mask(path: str, mask: Mask) -> None:
@@ -132,7 +140,12 @@ def _check_rope(path: str, rope: Rope, head_dim: int) -> None:
     if scaling is None:
         return
     if not isinstance(scaling, LongRopeScaling | GivenScaling):
-        _require(scaling.factor >= 1 and math.isfinite(scaling.factor), f"{path}.scaling.factor", scaling.factor, "must be 1 or more")
+        _require(
+            scaling.factor >= 1 and math.isfinite(scaling.factor),
+            f"{path}.scaling.factor",
+            scaling.factor,
+            "must be 1 or more",
+        )
     if isinstance(scaling, DynamicScaling):
         _require(rope.dim > 2, f"{path}.dim", rope.dim, "must be above 2 for dynamic scaling")
     if not isinstance(scaling, GivenScaling) and hasattr(scaling, "original"):
@@ -141,13 +154,19 @@ def _check_rope(path: str, rope: Rope, head_dim: int) -> None:
         divisors = getattr(scaling, field, None)
         if divisors is not None:
             where = f"{path}.scaling.{field}"
-            _require(len(divisors) == rope.dim // 2, where, f"{len(divisors)} numbers", f"must have dim/2 = {rope.dim // 2}")
+            _require(
+                len(divisors) == rope.dim // 2, where, f"{len(divisors)} numbers", f"must have dim/2 = {rope.dim // 2}"
+            )
             _require(all(d > 0 and math.isfinite(d) for d in divisors), where, min(divisors), "must all be above 0")
 
 
 def _norm(path: str, norm: Norm | None) -> None:
     if norm is not None:
         _require(norm.eps >= 0 and math.isfinite(norm.eps), f"{path}.eps", norm.eps, "must be 0 or more")
+        if norm.kind == "rms":
+            _require(not norm.bias, f"{path}.bias", True, "but an RMSNorm has none")
+        else:
+            _require(norm.offset == 0, f"{path}.offset", norm.offset, "must be 0 for a LayerNorm")
 
 
 def _unique(path: str, names: list[str]) -> None:

@@ -41,7 +41,9 @@ def from_json(data: Any, path: str = "spec") -> Any:
     given = {name: from_json(value, f"{path}.{name}") for name, value in data.items() if name != "is"}
     if unknown := sorted(given.keys() - known.keys()):
         raise SpecError(f"{path}.{unknown[0]} is not a field of {kind.__name__}; known: {', '.join(known)}")
-    needed = (n for n, f in known.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING)
+    needed = (
+        n for n, f in known.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    )
     if missing := [name for name in needed if name not in given]:
         raise SpecError(f"{path}.{missing[0]} is missing; a {kind.__name__} needs it")
     return kind(**given)

@@ -112,7 +112,7 @@ def _layer(layer: LayerSpec, width: int) -> Named:
             yield from ((f"{branch.name}.{path}", shape) for path, shape in mixer_shapes(branch.mixer, width))
             yield from norm(f"{branch.name}_norm_out", branch.norm_out, width)
             if isinstance(branch.scale, LayerScale):
-                yield f"{branch.name}_scale", (width,)
+                yield f"{branch.name}_scale.weight", (width,)
         yield from norm(f"{first}_outer", step.outer, width)
 
 
@@ -124,7 +124,11 @@ def mixer_shapes(mixer: Mixer, width: int) -> Named:
 
 @mixer_shapes.register
 def _attention(mixer: Attention, width: int) -> Named:
-    queries, keys, values = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim, mixer.kv_heads * mixer.value_dim
+    queries, keys, values = (
+        mixer.heads * mixer.head_dim,
+        mixer.kv_heads * mixer.head_dim,
+        mixer.kv_heads * mixer.value_dim,
+    )
     yield from linear("q", queries, width, "q" in mixer.biases)
     yield from linear("k", keys, width, "k" in mixer.biases)
     yield from linear("v", values, width, "v" in mixer.biases)

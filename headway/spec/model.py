@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headway.spec.mixers import Mixer
 from headway.spec.parts import Init, LayerScale, Norm
@@ -82,7 +82,7 @@ class ModelSpec:
     stacks: tuple[StackSpec, ...]
     heads: tuple[Head, ...]
     ties: tuple[Tie, ...] = ()
-    init: Init = Init()
+    init: Init = field(default_factory=Init)
 
     def stack(self, name: str) -> StackSpec:
         """The stack of that name."""

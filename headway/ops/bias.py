@@ -1,0 +1,49 @@
+"""Additive biases on attention scores: ALiBi's slopes, T5's distance buckets."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from headway.spec.position import Alibi, BucketBias
+
+
+def alibi_slopes(spec: Alibi) -> list[float]:
+    """One slope per head (arXiv 2108.12409, section 3): 2^(-max_bias * i / n) for n heads.
+
+    For head counts that are no power of two: those of the power below, then every second one of twice that.
+    """
+    below = 2 ** math.floor(math.log2(spec.heads))
+    first = [2 ** (-spec.max_bias * i / below) for i in range(1, below + 1)]
+    between = [2 ** (-spec.max_bias * i / (2 * below)) for i in range(1, 2 * below + 1, 2)]
+    return first + between[: spec.heads - below]
+
+
+def alibi(spec: Alibi, positions: Tensor, key_positions: Tensor) -> Tensor:
+    """-slope * |distance| as float32 [B, H, T, S]."""
+    distance = (key_positions[:, None, :] - positions[:, :, None]).abs().float()
+    slopes = torch.tensor(alibi_slopes(spec), device=positions.device)
+    return -slopes[None, :, None, None] * distance[:, None]
+
+
+def buckets(spec: BucketBias, distance: Tensor) -> Tensor:
+    """Bucket of each `key_position - query_position`: exact for the near half, logarithmic up to max_distance."""
+    count, start = spec.buckets, torch.zeros_like(distance)
+    if spec.bidirectional:
+        count //= 2
+        start = (distance > 0).long() * count
+        distance = distance.abs()
+    else:
+        distance = (-distance).clamp(min=0)
+    exact = count // 2
+    far = torch.log(distance.clamp(min=1).float() / exact) / math.log(spec.max_distance / exact) * (count - exact)
+    far = (exact + far.long()).clamp(max=count - 1)
+    return start + torch.where(distance < exact, distance, far)
+
+
+def bucketed(spec: BucketBias, table: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
+    """The table's number [buckets, H] for every distance, as float32 [B, H, T, S]."""
+    distance = key_positions[:, None, :] - positions[:, :, None]
+    return table.float()[buckets(spec, distance)].permute(0, 3, 1, 2)

@@ -1,0 +1,38 @@
+"""y = x W^T + b, in the arithmetic that the machine is fast at."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# From so many rows on, widening the weights to float32 costs less than a matrix product in half precision.
+WIDEN_ROWS = 8
+
+
+@lru_cache
+def has_half_matmul() -> bool:
+    """Whether this CPU multiplies bfloat16 matrices in hardware (AMX or AVX-512 BF16)."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    flags = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    return bool(flags) and "AVX512" in capability
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [..., in] times weight [out, in], plus bias [out]; the result has x's dtype.
+
+    On a CPU without half-precision matrix hardware many rows of float16 or bfloat16 are multiplied in
+    float32, which is faster there and no less exact; a few rows are bound by reading the weights.
+    """
+    if weight.dtype != x.dtype:
+        return F.linear(x.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype)).to(x.dtype)
+    if (
+        x.dtype != torch.float32
+        and x.device.type == "cpu"
+        and x[..., 0].numel() >= WIDEN_ROWS
+        and not has_half_matmul()
+    ):
+        return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
+    return F.linear(x, weight, bias)

@@ -1,0 +1,25 @@
+"""LayerNorm and RMSNorm over the last dimensions, computed in float32 whatever the input."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def layer_norm(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """(x - mean) / sqrt(var + eps) * weight + bias over the dimensions `shape` (arXiv 1607.06450)."""
+    if weight is not None and weight.dtype != x.dtype:
+        bias = None if bias is None else bias.float()
+        return F.layer_norm(x.float(), shape, weight.float(), bias, eps).to(x.dtype)
+    return F.layer_norm(x, shape, weight, bias, eps)
+
+
+def rms_norm(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the dimensions `shape` (arXiv 1910.07467, equation 4).
+
+    A weight of another dtype than x multiplies in float32, before the result is rounded to x's dtype.
+    """
+    if x.dtype == torch.float32 or (weight is not None and weight.dtype == x.dtype):
+        return F.rms_norm(x, shape, None if weight is None else weight.to(x.dtype), eps)
+    return F.rms_norm(x.float(), shape, None if weight is None else weight.float(), eps).to(x.dtype)
