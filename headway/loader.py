@@ -1,0 +1,439 @@
+"""From files to a running model and back: finds the family, reads the spec, fills the modules, reports what it did."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway import families
+from headway.checkpoint.rules import Rule, aliases, expand
+from headway.checkpoint.safetensors import write_safetensors
+from headway.checkpoint.store import Store, open_store
+from headway.errors import CheckpointError, SpecError
+from headway.families.kit import Config, Family
+from headway.nn.build import empty, fill
+from headway.nn.transformer import Transformer
+from headway.spec import codec
+from headway.spec.check import check
+from headway.spec.count import shapes
+from headway.spec.model import ModelSpec
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+DTYPES: dict[str, torch.dtype] = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F64": torch.float32,
+}
+BY_NAME: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "fp32": torch.float32,
+    "float16": torch.float16,
+    "fp16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+}
+SAFETENSORS_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+OWN = "headway"  # model_type of a spec that no published family describes
+
+
+class UnusedWeights(UserWarning):
+    """Tensors of a file that the model has no place for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What loading found and did."""
+
+    path: Path
+    format: str  # "safetensors" or "gguf"
+    family: str
+    found: int  # tensors of the file that became parameters
+    tied: tuple[str, ...]  # parameters that are another one's
+    ignored: tuple[str, ...]  # tensors that the family knows to be of no use (buffers)
+    unused: tuple[str, ...]  # tensors that nobody knows
+    file_dtypes: Mapping[str, int]  # dtype in the file -> parameters held in it
+    dtypes: Mapping[str, int]  # dtype in memory -> parameters held in it
+    file_bytes: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A model with what its files say beside the weights."""
+
+    network: Transformer
+    config: Mapping[str, Any]  # config.json, or what GGUF metadata stand for
+    generation_config: Mapping[str, Any]
+    report: Report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A checkpoint opened but not read: what it is, and how its names are the model's."""
+
+    path: Path
+    store: Store
+    family: Family | None
+    spec: ModelSpec
+    config: Mapping[str, Any]
+    generation_config: Mapping[str, Any]
+    rules: Sequence[Rule]
+    aliases: Sequence[Rule]
+    ignore: tuple[str, ...] = ()
+    names: frozenset[str] = field(default_factory=frozenset)
+
+    def key(self, name: str) -> str | None:
+        """The file's name for a rule's key, with or without the family's prefix; None when it is not there."""
+        prefix = self.family.prefix if self.family else ""
+        bare = name.removeprefix(prefix)
+        return next((candidate for candidate in (name, bare) if candidate in self.names), None)
+
+
+def load_network(
+    path: Path,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> Loaded:
+    """Load the checkpoint at `path` (HF folder, .safetensors or .gguf).
+
+    dtype "auto" keeps every tensor's own; quantised GGUF tensors become float32, which holds them exactly.
+    CheckpointError when tensors are missing or misshaped; a warning when the file holds some that nobody knows.
+    """
+    began = time.perf_counter()
+    wanted = None if dtype == "auto" else parse_dtype(dtype)
+    with open_store(path) as store:
+        source = open_source(path, store)
+        plan = match(source)
+        network = fill(empty(source.spec), dict(_tensors(source, plan, wanted, torch.device(device), progress)))
+        report = _report(source, plan, network, time.perf_counter() - began)
+    if report.unused:
+        shown = ", ".join(report.unused[:5]) + (", ..." if len(report.unused) > 5 else "")
+        warnings.warn(f"{path}: {len(report.unused)} tensors are not used: {shown}", UnusedWeights, stacklevel=3)
+    return Loaded(network=network, config=source.config, generation_config=source.generation_config, report=report)
+
+
+def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """float32, float16 or bfloat16 from a name or a torch dtype."""
+    found = BY_NAME.get(dtype) if isinstance(dtype, str) else dtype
+    if found not in SAFETENSORS_NAMES:
+        raise SpecError(f"dtype = {dtype} is not one of auto, {', '.join(BY_NAME)}")
+    return found
+
+
+def open_source(path: Path, store: Store) -> Source:
+    """What the checkpoint at `path` is, from its config or metadata alone."""
+    if store.format == "gguf":
+        return _gguf_source(path, store)
+    folder = path if path.is_dir() else path.parent
+    config = read_json(folder / "config.json")
+    generation = folder / "generation_config.json"
+    generation_config = read_json(generation) if generation.exists() else {}
+    common: dict[str, Any] = {
+        "path": path, "store": store, "config": config, "generation_config": generation_config,
+        "names": frozenset(store.names),
+    }  # fmt: skip
+    if config.get("model_type") == OWN:
+        spec = check(codec.from_json(config.get("spec"), f"{folder / 'config.json'}: spec"))
+        rules = [Rule((name,), (name,)) for name in shapes(spec)]
+        ties = [Rule((tie.alias,), (tie.owner,)) for tie in spec.ties]
+        return Source(family=None, spec=spec, rules=rules, aliases=ties, **common)
+    file = str(folder / "config.json")
+    family = families.for_config(config, file)
+    spec = _located(file, family.read, Config(config, file))
+    names = family.names(spec)
+    return Source(
+        family=family,
+        spec=spec,
+        rules=expand(names, spec),
+        aliases=aliases(names, spec),
+        ignore=family.ignore,
+        **common,
+    )
+
+
+def _gguf_source(path: Path, store: Store) -> Source:
+    file = str(path)
+    architecture = str(Config(store.metadata, file).get("general.architecture"))
+    family = families.for_gguf(architecture, file)
+    config = family.gguf_config(Config(store.metadata, file), store)
+    spec = _located(file, family.read, Config(config, file))
+    names = family.gguf_names(spec)
+    return Source(
+        path=path,
+        store=store,
+        family=family,
+        spec=spec,
+        config=config,
+        generation_config={},
+        rules=expand(names, spec),
+        aliases=aliases(names, spec),
+        ignore=family.ignore,
+        names=frozenset(store.names),
+    )
+
+
+def _located(file: str, read: Callable[[Config], ModelSpec], config: Config) -> ModelSpec:
+    try:
+        return read(config)
+    except SpecError as error:
+        raise SpecError(f"{file}: {error}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such file; a model folder holds config.json beside its weights") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error}); fetch the file again") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path}: holds {type(data).__name__}, not an object")
+    return data
+
+
+@dataclass(frozen=True)
+class Match:
+    """A rule with the names that the file really uses."""
+
+    rule: Rule
+    keys: tuple[str, ...]
+
+
+def match(source: Source) -> list[Match]:
+    """Every parameter's tensors; CheckpointError names what is missing, and ties that the file contradicts."""
+    matches, missing = [], []
+    spare: dict[str, list[Rule]] = {}
+    for alias in source.aliases:
+        spare.setdefault(alias.paths[0], []).append(alias)
+    for rule in source.rules:
+        candidates = [rule, *(alias for path in rule.paths for alias in spare.get(path, ()))]
+        there = [found for found in (_found(source, candidate) for candidate in candidates) if found is not None]
+        if not there:
+            missing.append(rule.keys[0])
+            continue
+        for other in there[1:]:
+            _refuse_other_matrix(source, there[0], other)
+        matches.append(there[0])
+    if missing:
+        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise CheckpointError(
+            f"{source.path}: {len(missing)} of {len(source.rules)} tensors are missing: {shown}; fetch the checkpoint again, "
+            f"or correct its config"
+        )
+    return matches
+
+
+def _found(source: Source, rule: Rule) -> Match | None:
+    keys = tuple(source.key(key) for key in rule.keys)
+    return None if None in keys else Match(rule, tuple(key for key in keys if key is not None))
+
+
+def _refuse_other_matrix(source: Source, first: Match, second: Match) -> None:
+    one, two = source.store.read(first.keys[0]), source.store.read(second.keys[0])
+    if one.shape != two.shape or not np.array_equal(one, two):
+        raise CheckpointError(
+            f"{source.path}: the config ties {second.keys[0]} to {first.keys[0]}, but the file holds two different matrices; "
+            f"set tie_word_embeddings to false to keep both"
+        )
+
+
+def _tensors(
+    source: Source, plan: Sequence[Match], wanted: torch.dtype | None, device: torch.device, progress: Progress | None
+) -> Iterator[tuple[str, Tensor]]:
+    store, owned = source.store, shapes(source.spec)
+    total = sum(store.entry(key).nbytes for found in plan for key in found.keys)
+    done = 0
+    for found in plan:
+        for path, tensor in zip(found.rule.paths, _read(source, found, owned, wanted), strict=True):
+            yield path, tensor.to(device)
+        done += sum(store.entry(key).nbytes for key in found.keys)
+        for key in found.keys:
+            store.release(key)
+        if progress is not None:
+            progress(done, total)
+
+
+def _read(
+    source: Source, found: Match, owned: Mapping[str, tuple[int, ...]], wanted: torch.dtype | None
+) -> list[Tensor]:
+    """The parameters of one rule, in the wanted dtype or the file's own."""
+    store = source.store
+    entry = store.entry(found.keys[0])
+    quantised = entry.dtype not in DTYPES
+    stored = torch.float32 if quantised else DTYPES[entry.dtype]
+    dtype = wanted or stored
+    if not found.rule.forms and not quantised and entry.dtype != "F64" and dtype == stored:
+        _check_shape(source, found.keys, entry.shape, owned[found.rule.paths[0]])
+        tensor = torch.empty(entry.shape, dtype=dtype)
+        store.read_into(found.keys[0], _bits(tensor))
+        return [tensor]
+    raw = [store.floats(key) if quantised else store.read(key) for key in found.keys]
+    arrays = found.rule.apply(raw)
+    if len(arrays) != len(found.rule.paths):
+        whole = sum(owned[path][0] for path in found.rule.paths)
+        _check_shape(source, found.keys, arrays[0].shape, (whole, *owned[found.rule.paths[0]][1:]))
+    for path, array in zip(found.rule.paths, arrays, strict=True):
+        _check_shape(source, found.keys, array.shape, owned[path])
+    return [_copy(array, stored, dtype, fresh=quantised) for array in arrays]
+
+
+def _check_shape(source: Source, keys: tuple[str, ...], got: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    if tuple(got) != tuple(expected):
+        raise CheckpointError(
+            f"{source.path}: {keys[0]} has shape {list(got)}, but the config makes it {list(expected)}; "
+            f"correct the config, or fetch the right weights"
+        )
+
+
+def _bits(tensor: Tensor) -> np.ndarray:
+    """The tensor's memory as a numpy array of its storage type (half precision as uint16)."""
+    return (tensor.view(torch.uint16) if tensor.itemsize == 2 else tensor).numpy()
+
+
+def _copy(array: np.ndarray, stored: torch.dtype, dtype: torch.dtype, fresh: bool) -> Tensor:
+    """A tensor of its own from a view of the file; an array that nobody else holds is taken as it is."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        tensor = torch.from_numpy(array)
+    if tensor.dtype == torch.uint16:
+        tensor = tensor.view(stored)
+    if fresh and tensor.dtype == dtype and tensor.is_contiguous():
+        return tensor
+    return torch.empty(tensor.shape, dtype=dtype).copy_(tensor)
+
+
+def _report(source: Source, plan: Sequence[Match], network: Transformer, seconds: float) -> Report:
+    used = {key for found in plan for key in found.keys}
+    spare = {key for alias in source.aliases for key in map(source.key, alias.keys) if key is not None}
+    rest = sorted(source.names - used - spare)
+    ignored = tuple(name for name in rest if any(fnmatchcase(name, pattern) for pattern in source.ignore))
+    parameters = dict(network.named_parameters())
+    file_dtypes: Counter[str] = Counter()
+    for found in plan:
+        file_dtypes[source.store.entry(found.keys[0]).dtype] += sum(
+            parameters[path].numel() for path in found.rule.paths
+        )
+    dtypes: Counter[str] = Counter()
+    for parameter in parameters.values():
+        dtypes[SAFETENSORS_NAMES[parameter.dtype]] += parameter.numel()
+    return Report(
+        path=source.path,
+        format=source.store.format,
+        family=source.spec.family,
+        found=len(used),
+        tied=tuple(tie.alias for tie in source.spec.ties),
+        ignored=ignored,
+        unused=tuple(name for name in rest if name not in ignored),
+        file_dtypes=dict(file_dtypes),
+        dtypes=dict(dtypes),
+        file_bytes=sum(source.store.entry(name).nbytes for name in used),
+        bytes=sum(parameter.nbytes for parameter in parameters.values()),
+        seconds=seconds,
+    )
+
+
+def save_network(
+    network: Transformer,
+    folder: Path,
+    *,
+    config: Mapping[str, Any] | None = None,
+    generation_config: Mapping[str, Any] | None = None,
+    extras: Callable[[Path], None] | None = None,
+    max_shard_bytes: int = 5_000_000_000,
+    overwrite: bool = False,
+) -> None:
+    """Write a folder that the family's usual tools open: config.json, safetensors, and what `extras` adds.
+
+    Every tensor keeps its dtype; a tied one is written once. The folder appears whole or not at all.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not overwrite:
+        raise CheckpointError(
+            f"{folder}: is there already and not empty; choose another folder, or pass overwrite=True"
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        spec = network.spec
+        write_json(partial / "config.json", config_of(network, config))
+        if generation_config:
+            write_json(partial / "generation_config.json", generation_config)
+        write_safetensors(partial, _arrays(network, _rules(spec)), max_shard_bytes=max_shard_bytes)
+        if extras is not None:
+            extras(partial)
+        partial.chmod(0o777 & ~_umask())
+        _swap(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def config_of(network: Transformer, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The config.json of a model: what `config` says, corrected by what the spec says."""
+    spec = network.spec
+    kinds = Counter(SAFETENSORS_NAMES[p.dtype] for p in network.parameters() for _ in range(1))
+    name = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[kinds.most_common(1)[0][0]]
+    dtype = {"dtype": name, "torch_dtype": name}
+    if spec.family == OWN:
+        return {"model_type": OWN, "spec": codec.to_json(spec), **dtype}
+    return {**(config or {}), **families.by_name(spec.family).write(spec), **dtype}
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """A JSON object as the HF tools write it."""
+    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _rules(spec: ModelSpec) -> list[Rule]:
+    if spec.family == OWN:
+        return [Rule((name,), (name,)) for name in shapes(spec)]
+    return expand(families.by_name(spec.family).names(spec), spec)
+
+
+def _arrays(network: Transformer, rules: Sequence[Rule]) -> Iterator[tuple[str, str, np.ndarray]]:
+    for rule in rules:
+        tensors = [network.get_parameter(path).detach().cpu().contiguous() for path in rule.paths]
+        for key, array in zip(rule.keys, rule.undo([_bits(tensor) for tensor in tensors]), strict=True):
+            yield key, SAFETENSORS_NAMES[tensors[0].dtype], np.ascontiguousarray(array)
+
+
+def _swap(partial: Path, folder: Path) -> None:
+    """Put the finished folder in place; an old one steps aside first and goes when the new one stands."""
+    if not folder.exists():
+        os.replace(partial, folder)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+    os.replace(folder, aside / "old")
+    try:
+        os.replace(partial, folder)
+    except OSError:
+        os.replace(aside / "old", folder)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
