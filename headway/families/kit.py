@@ -1,285 +1,361 @@
-"""What family files are written with: typed reading of configs, ropes of every dialect, the usual names."""
+"""What family files are written with: the Family itself, the usual parts and the usual names."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-import numpy as np
-
-from headway.checkpoint.rules import Names
+from headway.checkpoint.rules import Key, Names, Pairs
 from headway.errors import CheckpointError, SpecError
-from headway.spec.model import ModelSpec
-from headway.spec.parts import Activation
-from headway.spec.position import (
-    DynamicScaling,
-    GivenScaling,
-    LinearScaling,
-    Llama3Scaling,
-    LongRopeScaling,
-    Rope,
-    Scaling,
-    YarnScaling,
-    longrope_attention,
-    yarn_attention,
-)
+from headway.families.config import MOST_LAYERS, Config
+from headway.families.ropes import Tensors, context_length, gguf_number, gguf_rope, read_rope, write_rope
+from headway.spec.check import check
+from headway.spec.codec import to_json
+from headway.spec.mixers import Attention, FeedForward
+from headway.spec.model import Branch, LayerSpec, ModelSpec, StackSpec, Step, Tie
+from headway.spec.parts import Activation, Init, Norm
+from headway.spec.position import Rope
+from headway.spec.stems import LMHead, TokenStem
 
-_REQUIRED: Any = object()
+__all__ = [
+    "ACTIVATION_WORDS",
+    "DECODER",
+    "GATE_UP",
+    "GGUF_NAMES",
+    "HF_NAMES",
+    "LAYER",
+    "QKV",
+    "Config",
+    "Family",
+    "Plain",
+    "Tensors",
+    "context_length",
+    "fused",
+    "gguf_ends",
+    "gguf_fields",
+    "gguf_number",
+    "gguf_own",
+    "gguf_turned",
+    "gguf_vocab",
+    "language_model",
+    "layer_types",
+    "num_layers",
+    "plain",
+    "pre_norm",
+    "read_rope",
+    "sliding_layers",
+    "window_of",
+    "write_rope",
+]
 
-ACTIVATION_NAMES: dict[str, Activation] = {
+
+def _no_gguf(meta: Config, tensors: Tensors) -> dict[str, Any]:
+    """For a family whose GGUF files go under another one's architecture."""
+    raise CheckpointError(f"{meta.file}: no GGUF architecture belongs to this family")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A published architecture: how its files are read, named and written.
+
+    `read` turns a config.json into a spec and `describe` turns it back; call `write`, which proves the way back.
+    `gguf_config` states GGUF metadata as the config.json that `read` takes.
+    """
+
+    name: str
+    read: Callable[[Config], ModelSpec]
+    describe: Callable[[ModelSpec], dict[str, Any]]
+    names: Callable[[ModelSpec], Names]
+    gguf_names: Callable[[ModelSpec], Names]
+    tiny: Mapping[str, dict[str, Any]]  # small config.json's with awkward sizes, for tests and lessons
+    gguf_config: Callable[[Config, Tensors], dict[str, Any]] = _no_gguf
+    prefix: str = "model."  # what a file of the bare stack, without head, leaves out
+    wrappings: Mapping[str, str] = field(
+        default_factory=dict
+    )  # prefix inside a larger model's file -> prefix in `names`
+    ignore: tuple[str, ...] = ()  # names a file may hold and the model has no use for, `*` a wildcard
+
+    def write(self, spec: ModelSpec) -> dict[str, Any]:
+        """The config.json of `spec`; SpecError names the first value that such a file cannot hold."""
+        config = self.describe(spec)
+        back = to_json(replace(self.read(Config(config)), name=spec.name))
+        if difference := _difference(to_json(spec), back):
+            path, value, other = difference
+            raise SpecError(f"{path} = {value} does not fit into a {self.name} config.json, which would say {other}")
+        return config
+
+    def spellings(self, name: str) -> Iterator[str]:
+        """How a file may spell `name`: as it is, as a bare stack's, or inside a larger model."""
+        yield name
+        if name.startswith(self.prefix):
+            yield name.removeprefix(self.prefix)
+        for outer, inner in self.wrappings.items():
+            if name.startswith(inner):
+                yield outer + name.removeprefix(inner)
+
+
+# What a config.json need not hold for the answers to be the same.
+_TRAINING = frozenset({"drop", "init"})
+
+
+def _difference(one: Any, other: Any, path: str = "") -> tuple[str, Any, Any] | None:
+    """Path and values of the first place where two specs (as JSON) give other answers."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        places = ((f"{path}.{key}".lstrip("."), one[key], other[key]) for key in one if key not in _TRAINING)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        places = ((f"{path}[{index}]", *pair) for index, pair in enumerate(zip(one, other, strict=True)))
+    else:
+        return None if one == other else (path, _short(one), _short(other))
+    return next((found for place in places if (found := _difference(place[1], place[2], place[0]))), None)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return str(value["is"])
+    return f"{len(value)} items" if isinstance(value, list) else repr(value)
+
+
+# Specs from configs
+
+
+def pre_norm(
+    attention: Attention, feed_forward: FeedForward, norm: Norm, *, norm_out: Norm | None = None, drop: float = 0.0
+) -> LayerSpec:
+    """x + attention(norm x), then x + feed_forward(norm x); with `norm_out` the sandwich of Gemma."""
+    mixers = {"attention": attention, "feed_forward": feed_forward}
+    branches = (
+        Branch(name=name, mixer=mixer, norm=norm, norm_out=norm_out, drop=drop) for name, mixer in mixers.items()
+    )
+    return LayerSpec(steps=tuple(Step(branches=(branch,)) for branch in branches))
+
+
+def num_layers(config: Config, name: str = "num_hidden_layers") -> int:
+    """The number of layers."""
+    return config.whole(name, most=MOST_LAYERS)
+
+
+def sliding_layers(config: Config, usual: Callable[[int], bool]) -> list[bool]:
+    """Which layers are local: as `layer_types` lists them, or else those whose index is a `usual` one."""
+    count = num_layers(config)
+    kinds = config.get("layer_types", None)
+    if kinds is None:
+        return [usual(index) for index in range(count)]
+    if not isinstance(kinds, list | tuple) or len(kinds) != count:
+        raise config.refuse("layer_types", kinds, f"must be a list of num_hidden_layers={count} kinds")
+    for kind in kinds:
+        if kind not in ("sliding_attention", "full_attention"):
+            raise config.refuse("layer_types", kind, "is not a known kind: sliding_attention, full_attention")
+    return [kind == "sliding_attention" for kind in kinds]
+
+
+def language_model(
+    config: Config,
+    family: str,
+    *,
+    stem: TokenStem,
+    context: int,
+    layers: tuple[LayerSpec, ...],
+    final_norm: Norm,
+    tied: bool,
+    softcap: float = 0.0,
+) -> ModelSpec:
+    """A decoder with one language-model head, checked; CheckpointError names the config's file."""
+    decoder = StackSpec(
+        name="decoder", width=stem.width, context=context, stem=stem, layers=layers, final_norm=final_norm
+    )
+    spec = ModelSpec(
+        name=family,
+        family=family,
+        stacks=(decoder,),
+        heads=(LMHead(name="lm", stack="decoder", vocab=stem.vocab, softcap=softcap),),
+        ties=(Tie(alias="heads.lm.weight", owner="stacks.decoder.stem.tokens.weight"),) if tied else (),
+        init=Init(std=config.number("initializer_range", 0.02, least=0.0)),
+    )
+    try:
+        return check(spec)
+    except SpecError as error:
+        raise CheckpointError(f"{config.file}: {error}") from None
+
+
+# Configs from specs
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A decoder whose every layer is one attention and one feed-forward: what these families' configs describe."""
+
+    spec: ModelSpec
+    stem: TokenStem
+    norm: Norm
+    head: LMHead
+    attentions: tuple[Attention, ...]
+    feed_forward: FeedForward
+    drop: float
+
+    @property
+    def attention(self) -> Attention:
+        """The first layer's."""
+        return self.attentions[0]
+
+    @property
+    def context(self) -> int:
+        """The longest sequence, in tokens."""
+        return self.spec.decoder.context
+
+    def fields(self, architecture: str, model_type: str, rope: Rope | None = None) -> dict[str, Any]:
+        """The fields that Llama named and most decoders kept, the first layer's rope included if none is given.
+
+        Token ids are not the spec's; who knows the tokenizer adds them.
+        """
+        first = self.attention
+        rope = rope or first.rope
+        if rope is None:
+            raise SpecError(f"layers[0].attention.rope = None, but a {self.spec.family} config.json always states one")
+        return {
+            "architectures": [architecture],
+            "model_type": model_type,
+            "vocab_size": self.stem.vocab,
+            "hidden_size": self.stem.width,
+            "intermediate_size": self.feed_forward.hidden,
+            "num_hidden_layers": len(self.attentions),
+            "num_attention_heads": first.heads,
+            "num_key_value_heads": first.kv_heads,
+            "head_dim": first.head_dim,
+            "hidden_act": ACTIVATION_WORDS[self.feed_forward.activation],
+            "rms_norm_eps": self.norm.eps,
+            **write_rope(rope, first.head_dim, self.context),
+            "attention_dropout": first.drop,
+            "initializer_range": self.spec.init.std,
+            "tie_word_embeddings": bool(self.spec.ties),
+        }
+
+
+ACTIVATION_WORDS: dict[Activation, str] = {
     "relu": "relu",
     "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "quick_gelu": "gelu_quick",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "gelu_quick": "quick_gelu",
     "silu": "silu",
-    "swish": "silu",
     "sigmoid": "sigmoid",
     "tanh": "tanh",
 }
 
 
-@dataclass(frozen=True)
-class Config:
-    """A config.json (or GGUF metadata) read field by field; every refusal names file, field, value and way out."""
-
-    data: Mapping[str, Any]
-    file: str = "config.json"
-
-    def has(self, name: str) -> bool:
-        """Whether the field is there and not null."""
-        return self.data.get(name) is not None
-
-    def get(self, name: str, default: Any = _REQUIRED) -> Any:
-        """The field's value; null counts as absent."""
-        value = self.data.get(name)
-        if value is not None:
-            return value
-        if default is _REQUIRED:
-            raise CheckpointError(f"{self.file}: {name} is missing, and this kind of model needs it")
-        return default
-
-    def int(self, name: str, default: Any = _REQUIRED, least: int = 1) -> int:
-        """A whole number, `least` or more."""
-        value = self.get(name, default)
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise self.refuse(name, value, f"must be a whole number, {least} or more")
-        return int(value)
-
-    def float(self, name: str, default: Any = _REQUIRED, above: float = -math.inf) -> float:
-        """A finite number above `above`."""
-        value = self.get(name, default)
-        number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not value > above:
-            raise self.refuse(name, value, "must be a finite number" + (f" above {above}" if above > -math.inf else ""))
-        return float(value)
-
-    def bool(self, name: str, default: Any = _REQUIRED) -> bool:
-        """True or false."""
-        value = self.get(name, default)
-        if not isinstance(value, bool | np.bool_):
-            raise self.refuse(name, value, "must be true or false")
-        return bool(value)
-
-    def choice(self, name: str, values: Mapping[str, Any], default: Any = _REQUIRED) -> Any:
-        """What `values` maps the field's text to."""
-        value = self.get(name, default)
-        if not isinstance(value, str) or value not in values:
-            raise self.refuse(name, value, f"must be one of {', '.join(values)}")
-        return values[value]
-
-    def activation(self, name: str, default: Any = _REQUIRED) -> Activation:
-        """An activation under any of its published names."""
-        value: Activation = self.choice(name, ACTIVATION_NAMES, default)
-        return value
-
-    def numbers(self, name: str) -> tuple[float, ...]:
-        """A list of numbers."""
-        value = self.get(name)
-        if not isinstance(value, list | tuple) or not all(isinstance(item, int | float) for item in value):
-            raise self.refuse(name, value, "must be a list of numbers")
-        return tuple(float(item) for item in value)
-
-    def section(self, name: str) -> Config:
-        """A nested object as a Config of its own."""
-        value = self.get(name)
-        if not isinstance(value, Mapping):
-            raise self.refuse(name, value, "must be an object")
-        return Config(value, f"{self.file}: {name}")
-
-    def refuse(self, name: str, value: Any, rule: str) -> CheckpointError:
-        """The error for a field with an impossible value."""
-        shown = repr(value)
-        return CheckpointError(f"{self.file}: {name} = {shown if len(shown) <= 60 else shown[:57] + '...'} {rule}")
-
-
-class Tensors(Protocol):
-    """What a GGUF reader shows of its tensors."""
-
-    def __contains__(self, name: object) -> bool: ...
-
-    def floats(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """The tensor's values, dequantised."""
-
-
-@dataclass(frozen=True)
-class Family:
-    """A published architecture: how its files are read, named and written."""
-
-    name: str
-    model_types: tuple[str, ...]  # "model_type" in config.json
-    architectures: tuple[str, ...]  # "general.architecture" in GGUF
-    read: Callable[[Config], ModelSpec]
-    write: Callable[[ModelSpec], dict[str, Any]]  # the config.json that `read` understands
-    names: Callable[[ModelSpec], Names]
-    gguf_config: Callable[[Config, Tensors], dict[str, Any]]  # GGUF metadata as the config.json it stands for
-    gguf_names: Callable[[ModelSpec], Names]
-    tiny: Mapping[str, dict[str, Any]]  # small config.json's with awkward sizes, for tests and lessons
-    prefix: str = "model."  # what a file of the bare stack, without head, leaves out
-    ignore: tuple[str, ...] = ()  # names a file may hold and the model has no use for, `*` a wildcard
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-
-def read_rope(config: Config, dim: int, base: float, kind: str = "", pairing: Any = "half") -> Rope:
-    """The rope of a config in either dialect: `rope_parameters` (nested per layer kind or not), or `rope_theta` and `rope_scaling`.
-
-    `dim` is the number of rotated entries, `base` the family's own default, `kind` the layer kind to look up.
-    """
-    flat = dict(config.data)
-    section = config.data.get("rope_parameters") or {}
-    if kind and isinstance(section.get(kind), Mapping):
-        section = section[kind]
-    elif any(isinstance(value, Mapping) for value in section.values()):
-        section = next(iter(section.values()))
-    scaling_keys = section or flat.get("rope_scaling") or {}
-    if not isinstance(scaling_keys, Mapping):
-        raise config.refuse("rope_scaling", scaling_keys, "must be an object")
-    where = "rope_parameters" if section else "rope_scaling"
-    theta = Config({"rope_theta": section.get("rope_theta", flat.get("rope_theta", base))}, config.file)
-    scaling = read_scaling(Config(scaling_keys, f"{config.file}: {where}"), config, dim)
-    return Rope(dim=dim, base=theta.float("rope_theta", above=0.0), pairing=pairing, scaling=scaling)
-
-
-def read_scaling(scaling: Config, config: Config, dim: int) -> Scaling | None:
-    """The scaling rule that `scaling` states under `rope_type` or the older `type`; an unknown kind is an error."""
-    name = "rope_type" if scaling.has("rope_type") else "type"
-    kind = scaling.get(name, "default")
-    context = config.data.get("max_position_embeddings")
-
-    def original() -> int:
-        if scaling.has("original_max_position_embeddings"):
-            return scaling.int("original_max_position_embeddings")
-        return config.int("original_max_position_embeddings", context)
-
-    def factor(default: Any = _REQUIRED) -> float:
-        return scaling.float("factor", default, above=0.0)
-
-    match kind:
-        case "default":
-            return None
-        case "linear":
-            return LinearScaling(factor=factor())
-        case "dynamic":
-            return DynamicScaling(factor=factor(), original=original())
-        case "llama3":
-            return Llama3Scaling(
-                factor=factor(),
-                low=scaling.float("low_freq_factor"),
-                high=scaling.float("high_freq_factor"),
-                original=scaling.int("original_max_position_embeddings"),
-            )
-        case "yarn":
-            return _read_yarn(scaling, factor(), original())
-        case "longrope" | "su":
-            return _read_longrope(scaling, config, original(), dim)
-        case _:
-            raise scaling.refuse(name, kind, "is not a known kind: default, linear, dynamic, llama3, yarn, longrope")
-
-
-def _read_yarn(scaling: Config, factor: float, original: int) -> YarnScaling:
-    if scaling.has("attention_factor"):
-        attention = scaling.float("attention_factor", above=0.0)
-    elif scaling.has("mscale") and scaling.has("mscale_all_dim"):
-        top = yarn_attention(factor, scaling.float("mscale"))
-        attention = top / yarn_attention(factor, scaling.float("mscale_all_dim"))
-    else:
-        attention = yarn_attention(factor)
-    return YarnScaling(
-        factor=factor,
-        original=original,
-        beta_fast=scaling.float("beta_fast", 32.0),
-        beta_slow=scaling.float("beta_slow", 1.0),
-        attention=attention,
-        truncate=scaling.bool("truncate", True),
+def plain(spec: ModelSpec) -> Plain:
+    """`spec` taken apart, or SpecError when it is no such decoder."""
+    way_out = f'a {spec.family} config.json cannot hold it; set family="headway" to keep the spec itself'
+    if len(spec.stacks) != 1 or len(spec.heads) != 1:
+        raise SpecError(f"stacks = {len(spec.stacks)}, heads = {len(spec.heads)}: {way_out}")
+    stack = spec.stacks[0]
+    if stack.final_norm is None or not stack.layers:
+        raise SpecError(
+            f"stacks.{stack.name} has {len(stack.layers)} layers, final_norm = {stack.final_norm}: {way_out}"
+        )
+    attentions, feed_forwards = [], []
+    for index, layer in enumerate(stack.layers):
+        match tuple(branch.mixer for branch in layer.branches):
+            case (Attention() as attention, FeedForward() as feed_forward):
+                attentions.append(attention)
+                feed_forwards.append(feed_forward)
+            case mixers:
+                kinds = ", ".join(type(mixer).__name__ for mixer in mixers)
+                raise SpecError(f"stacks.{stack.name}.layers[{index}] is {kinds}: {way_out}")
+    return Plain(
+        spec=spec,
+        stem=stack.stem,
+        norm=stack.final_norm,
+        head=spec.heads[0],
+        attentions=tuple(attentions),
+        feed_forward=feed_forwards[0],
+        drop=next(stack.layers[0].branches).drop,
     )
 
 
-def _read_longrope(scaling: Config, config: Config, original: int, dim: int) -> LongRopeScaling:
-    factor = config.int("max_position_embeddings", original) / original
-    if scaling.has("factor"):
-        factor = scaling.float("factor", above=0.0)
-    attention = scaling.float("attention_factor", longrope_attention(factor, original), above=0.0)
-    return LongRopeScaling(
-        short=scaling.numbers("short_factor"), long=scaling.numbers("long_factor"), original=original, attention=attention
-    )
+def layer_types(attentions: tuple[Attention, ...]) -> list[str]:
+    """`layer_types` of config.json: the windowed value is sliding, or the first of two that see everything."""
+    values = list(dict.fromkeys((attention.mask, attention.rope) for attention in attentions))
+    first = values[0] if len(values) > 1 else None
+    local = next((value for value in values if value[0].window), first)
+    return ["sliding_attention" if (a.mask, a.rope) == local else "full_attention" for a in attentions]
 
 
-def write_rope(rope: Rope) -> dict[str, Any]:
-    """`rope_parameters` of config.json for one rope."""
-    plain: dict[str, Any] = {"rope_theta": rope.base}
-    match rope.scaling:
-        case None:
-            return {**plain, "rope_type": "default"}
-        case LinearScaling(factor=factor):
-            return {**plain, "rope_type": "linear", "factor": factor}
-        case DynamicScaling(factor=factor, original=original):
-            return {**plain, "rope_type": "dynamic", "factor": factor, "original_max_position_embeddings": original}
-        case Llama3Scaling() as s:
-            bands = {"low_freq_factor": s.low, "high_freq_factor": s.high}
-            return {
-                **plain, "rope_type": "llama3", "factor": s.factor, **bands, "original_max_position_embeddings": s.original,
-            }  # fmt: skip
-        case YarnScaling() as s:
-            return {
-                **plain,
-                "rope_type": "yarn",
-                "factor": s.factor,
-                "original_max_position_embeddings": s.original,
-                "beta_fast": s.beta_fast,
-                "beta_slow": s.beta_slow,
-                "attention_factor": s.attention,
-                "truncate": s.truncate,
-            }
-        case LongRopeScaling() as s:
-            return {
-                **plain,
-                "rope_type": "longrope",
-                "short_factor": list(s.short),
-                "long_factor": list(s.long),
-                "original_max_position_embeddings": s.original,
-                "attention_factor": s.attention,
-            }
-        case GivenScaling(divisors=divisors):
-            both = {"short_factor": list(divisors), "long_factor": list(divisors)}
-            return {**plain, "rope_type": "longrope", **both, "original_max_position_embeddings": 1, "attention_factor": 1.0}
-    raise SpecError(f"rope scaling {rope.scaling!r} has no form in config.json")
+def window_of(attentions: tuple[Attention, ...]) -> int | None:
+    """The window of the layers that have one."""
+    return next((attention.mask.window for attention in attentions if attention.mask.window), None)
 
 
-def common(values: Sequence[Any], what: str, family: str) -> Any:
-    """The one value that all layers share; SpecError when they differ and the family's config has room for one."""
-    distinct = list(dict.fromkeys(values))
-    if len(distinct) != 1:
-        raise SpecError(f"{what} = {', '.join(map(str, distinct))} differs between layers; a {family} config.json holds one value")
-    return distinct[0]
+# Configs from GGUF
 
+
+def gguf_own(meta: Config) -> Config:
+    """The metadata that belong to the file's architecture."""
+    own = meta.under(f"{meta.text('general.architecture')}.")
+    if own.whole("expert_count", 0, least=0):
+        raise own.refuse("expert_count", own.get("expert_count"), "is a mixture of experts, which this family is not")
+    return own
+
+
+def gguf_fields(meta: Config, tensors: Tensors) -> dict[str, Any]:
+    """Sizes, rope and norm as config.json calls them; tied when there is no output matrix."""
+    own = gguf_own(meta)
+    width, heads = own.whole("embedding_length"), own.whole("attention.head_count")
+    head_dim = own.whole("attention.key_length", width // heads)
+    if own.whole("attention.value_length", head_dim) != head_dim:
+        raise own.refuse("attention.value_length", own.get("attention.value_length"), f"must be key_length={head_dim}")
+    return {
+        "vocab_size": gguf_vocab(meta),
+        "hidden_size": width,
+        "intermediate_size": own.whole("feed_forward_length"),
+        "num_hidden_layers": own.whole("block_count", most=MOST_LAYERS),
+        "num_attention_heads": heads,
+        "num_key_value_heads": own.whole("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "max_position_embeddings": own.whole("context_length"),
+        "rms_norm_eps": gguf_number(own, "attention.layer_norm_rms_epsilon"),
+        **gguf_rope(own, tensors, head_dim),
+        **gguf_ends(meta, tensors),
+    }
+
+
+def gguf_vocab(meta: Config) -> int:
+    """Rows of the embedding."""
+    own = gguf_own(meta)
+    return own.whole("vocab_size") if own.has("vocab_size") else len(meta.get("tokenizer.ggml.tokens"))
+
+
+def gguf_ends(meta: Config, tensors: Tensors) -> dict[str, Any]:
+    """Whether the head is the embedding, and the ids that begin, end and pad."""
+    ids = {"bos": "bos", "eos": "eos", "pad": "padding"}
+    return {
+        "tie_word_embeddings": "output.weight" not in tensors,
+        **{f"{name}_token_id": meta.get(f"tokenizer.ggml.{key}_token_id", None) for name, key in ids.items()},
+    }
+
+
+def gguf_turned(spec: ModelSpec) -> Names:
+    """Names in GGUF files of architecture `llama`, whose query and key rows are in interleaved rotary order."""
+    turned = Pairs(plain(spec).attention.head_dim)
+    return {
+        **GGUF_NAMES,
+        f"{LAYER}.attention.q": Key("blk.*.attn_q", (turned,)),
+        f"{LAYER}.attention.k": Key("blk.*.attn_k", (turned,)),
+    }
+
+
+# Names
 
 DECODER = "stacks.decoder"
 LAYER = "stacks.decoder.layers.*"
+QKV = (f"{LAYER}.attention.q", f"{LAYER}.attention.k", f"{LAYER}.attention.v")
+GATE_UP = (f"{LAYER}.feed_forward.gate", f"{LAYER}.feed_forward.up")
+
+
+def fused(names: Names, wholes: Mapping[tuple[str, ...], str | Key]) -> Names:
+    """`names` of a file that keeps each group of `wholes` as one matrix."""
+    parts = {part for group in wholes for part in group}
+    return {**{path: name for path, name in names.items() if path not in parts}, **wholes}
+
 
 # The names that Llama gave and most decoders kept.
 HF_NAMES: dict[str | tuple[str, ...], Any] = {
