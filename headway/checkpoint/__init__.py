@@ -1,0 +1,1 @@
+"""Checkpoints on disk: found, opened without running code, read lazily and written whole or not at all."""
