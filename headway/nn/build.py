@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headway.errors import SpecError
 from headway.nn.transformer import Transformer
 from headway.spec.check import check
-from headway.spec.count import shapes
+from headway.spec.count import is_under, shapes
 from headway.spec.mixers import Attention
 from headway.spec.model import ModelSpec
 
@@ -22,8 +22,7 @@ def empty(spec: ModelSpec) -> Transformer:
     _refuse_memory(spec)
     with torch.device("meta"):
         model = Transformer(spec)
-    for tie in spec.ties:
-        put(model, tie.alias, model.get_parameter(tie.owner))
+    _tie(model)
     return model.eval()
 
 
@@ -45,9 +44,16 @@ def fill(model: Transformer, weights: Mapping[str, Tensor]) -> Transformer:
     """Give every parameter of an empty model its tensor, without a copy; ties follow their owners."""
     for path, tensor in weights.items():
         put(model, path, nn.Parameter(tensor, requires_grad=False))
-    for tie in model.spec.ties:
-        put(model, tie.alias, model.get_parameter(tie.owner))
+    _tie(model)
     return model
+
+
+def _tie(model: Transformer) -> None:
+    """Make every alias, a parameter or all those of a module, the owner's own."""
+    for tie in model.spec.ties:
+        for path, parameter in list(model.named_parameters(remove_duplicate=False)):
+            if is_under(path, (tie.owner,)):
+                put(model, tie.alias + path.removeprefix(tie.owner), parameter)
 
 
 def put(model: nn.Module, path: str, parameter: nn.Parameter) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from headway.batch import Batch
 from headway.nn import Record, Transformer, build
+from headway.spec import Tie
 from tests.zoo import VOCAB, ZOO
 
 CLOSE = 1e-4
@@ -161,3 +163,14 @@ def test_a_row_of_only_a_start_token_survives_a_wide_batch(name: str) -> None:
     logits = model(Batch.of(rows, pad="left"), keep="last").logits
     assert gap(logits[0, 0], alone(model, [0])[-1]) < CLOSE
     assert gap(logits[1, 0], alone(model, ROWS[0])[-1]) < CLOSE
+
+
+def test_a_model_with_tied_layers_runs_each_at_its_own_place() -> None:
+    tie = Tie(alias="stacks.decoder.layers.1", owner="stacks.decoder.layers.0")
+    model = build(replace(ZOO["rotary"], ties=(*ZOO["rotary"].ties, tie)))
+    layers = model.stacks["decoder"].layers
+    assert layers[0].attention.q.weight is layers[1].attention.q.weight
+    cache = model.cache(1, 12)
+    model(Batch.of([ROWS[0][:5]]), cache)
+    last = model(Batch.of([ROWS[0][5:]], starts=cache.lengths), cache, keep="last").logits
+    assert gap(last[0, 0], alone(model, ROWS[0])[-1]) < CLOSE
