@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "headway"
@@ -37,10 +38,14 @@ def lines(folder: Path, order: dict[str, int], depth: int = 0) -> Iterator[str]:
 
 def layer_order() -> dict[str, int]:
     """Top-level modules in the order of the import contract, lowest first."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    contract = next(c for c in settings["tool"]["importlinter"]["contracts"] if c["type"] == "layers")
+    contract = next(c for c in settings()["tool"]["importlinter"]["contracts"] if c["type"] == "layers")
     names = [name for layer in reversed(contract["layers"]) for name in re.findall(r"\w+", layer)]
     return {name: place for place, name in enumerate(names)}
+
+
+def settings() -> dict[str, Any]:
+    """The whole of pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def docstring(path: Path) -> str:
