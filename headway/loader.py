@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -239,8 +240,8 @@ def match(source: Source) -> list[Match]:
     if missing:
         shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         raise CheckpointError(
-            f"{source.path}: {len(missing)} of {len(source.rules)} tensors are missing: {shown}; fetch the checkpoint again, "
-            f"or correct its config"
+            f"{source.path}: {len(missing)} of {len(source.rules)} tensors are missing: {shown}; "
+            f"fetch the checkpoint again, or correct its config"
         )
     return matches
 
@@ -254,8 +255,8 @@ def _refuse_other_matrix(source: Source, first: Match, second: Match) -> None:
     one, two = source.store.read(first.keys[0]), source.store.read(second.keys[0])
     if one.shape != two.shape or not np.array_equal(one, two):
         raise CheckpointError(
-            f"{source.path}: the config ties {second.keys[0]} to {first.keys[0]}, but the file holds two different matrices; "
-            f"set tie_word_embeddings to false to keep both"
+            f"{source.path}: the config ties {second.keys[0]} to {first.keys[0]}, but the file holds two different "
+            f"matrices; set tie_word_embeddings to false to keep both"
         )
 
 
@@ -410,11 +411,19 @@ def _rules(spec: ModelSpec) -> list[Rule]:
     return expand(families.by_name(spec.family).names(spec), spec)
 
 
-def _arrays(network: Transformer, rules: Sequence[Rule]) -> Iterator[tuple[str, str, np.ndarray]]:
+def _arrays(
+    network: Transformer, rules: Sequence[Rule]
+) -> Iterator[tuple[str, str, Sequence[int], Callable[[], np.ndarray]]]:
+    """Name, dtype, shape and a way to the values of every tensor of the file; one is laid out at a time."""
     for rule in rules:
-        tensors = [network.get_parameter(path).detach().cpu().contiguous() for path in rule.paths]
-        for key, array in zip(rule.keys, rule.undo([_bits(tensor) for tensor in tensors]), strict=True):
-            yield key, SAFETENSORS_NAMES[tensors[0].dtype], np.ascontiguousarray(array)
+        tensors = [network.get_parameter(path).detach() for path in rule.paths]
+        outlines = rule.undo([np.broadcast_to(np.uint8(0), tensor.shape) for tensor in tensors])
+        for place, (key, outline) in enumerate(zip(rule.keys, outlines, strict=True)):
+            yield key, SAFETENSORS_NAMES[tensors[0].dtype], outline.shape, partial(_undone, rule, tensors, place)
+
+
+def _undone(rule: Rule, tensors: Sequence[Tensor], place: int) -> np.ndarray:
+    return np.ascontiguousarray(rule.undo([_bits(tensor.cpu().contiguous()) for tensor in tensors])[place])
 
 
 def _swap(partial: Path, folder: Path) -> None:

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor
 
 from headway.batch import Batch
 from headway.checkpoint.resolve import resolve
-from headway.errors import DataError
+from headway.errors import DataError, RequestError
+from headway.generate import (
+    Beams,
+    Completion,
+    Defaults,
+    Engine,
+    Event,
+    Request,
+    Sampling,
+    Score,
+    defaults,
+    score,
+    search,
+)
 from headway.loader import Progress, Report, load_network, parse_dtype, save_network
 from headway.nn.build import build as build_network
 from headway.nn.taps import Taps
@@ -20,6 +36,36 @@ from headway.spec.model import ModelSpec
 from headway.text.tokenizer import Tokenizer, load_tokenizer
 
 Ids = Sequence[int] | Sequence[Sequence[int]] | Tensor
+Messages = Sequence[Mapping[str, Any]]
+Prompt = str | Sequence[int] | Messages | Tensor
+Chosen = TypeVar("Chosen", Sampling, Beams)
+
+
+class Options(TypedDict, total=False):
+    """What a generation may be told; see `headway.generate.Sampling`, `Beams` and `Request` for each."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repetition_penalty: float
+    penalise_prompt: bool
+    presence_penalty: float
+    frequency_penalty: float
+    no_repeat_ngram: int
+    logit_bias: tuple[tuple[int, float], ...]
+    stop: tuple[str, ...]
+    end_ids: tuple[int, ...]
+    ignore_end: bool
+    logprobs: bool
+    top_logprobs: int
+    n: int
+    seed: int
+    beams: int
+    length_penalty: float
+    early_stopping: bool | Literal["never"]
 
 
 class Model:
@@ -65,6 +111,77 @@ class Model:
         batch = self._batch(ids)
         hidden = self.network(batch, keep="none", tap=tap).hidden[self.spec.decoder.name]
         return hidden.masked_fill((batch.segments == 0)[..., None], float("nan"))
+
+    def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion:
+        """The answer to one prompt: a text, token ids, or messages for the chat template.
+
+        Options are those of `Options`; what is not given comes from the model's own files, else it is greedy.
+        With `beams` above 1 it is the best answer of a beam search. RequestError for a value out of range.
+        """
+        return self.generate_all([prompt], **options)[0]
+
+    def generate_all(self, prompts: Sequence[Prompt], **options: Unpack[Options]) -> list[Completion]:
+        """Answers to all prompts, computed together: `n` for each, in the order of the prompts."""
+        requests = [self.request(prompt, **options) for prompt in prompts]
+        beams = self._chosen(self.defaults.beams, options)
+        return search(self.engine, requests, beams) if beams.beams > 1 else self.engine.complete(requests)
+
+    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Iterator[Event]:
+        """The answer as it comes, an Event a token; the texts of the events, joined, are the answer."""
+        if self._chosen(self.defaults.beams, options).beams > 1:
+            raise RequestError("beams above 1 cannot be streamed: a beam search knows its answer at the end")
+        return self.engine.run([self.request(prompt, **options)])
+
+    def chat(self, messages: str | Messages, **options: Unpack[Options]) -> Completion:
+        """The answer to a conversation: messages with "role" and "content", or one question."""
+        said: Messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        return self.generate(said, **options)
+
+    def score(self, texts: Sequence[Prompt], *, top: int = 0) -> list[Score]:
+        """The log-probability of every token after the first of each text, with the `top` likeliest beside it."""
+        return score(self.engine, [self.ids(text) for text in texts], top=top)
+
+    def request(self, prompt: Prompt, **options: Unpack[Options]) -> Request:
+        """What `generate` asks the engine for, with every value resolved."""
+        known = {field.name for kind in (Sampling, Beams, Request) for field in fields(kind)} - {"prompt", "sampling"}
+        for name in options:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+                raise RequestError(f"{name} is not an option of a generation; {hint}")
+        given = {name: value for name, value in options.items() if name in {field.name for field in fields(Request)}}
+        sampling = self._chosen(self.defaults.sampling, options)
+        return self.defaults.request(self.ids(prompt), sampling=sampling, **given)
+
+    def ids(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt in any accepted form, with exactly one start token where the model wants one."""
+        if isinstance(prompt, Tensor) or (
+            not isinstance(prompt, str) and all(isinstance(part, int) for part in prompt)
+        ):
+            return as_rows(prompt)[0] if len(prompt) else []  # type: ignore[arg-type]
+        if self.tokenizer is None:
+            raise RequestError(
+                "this model has no tokenizer: give token ids, or load it from a folder with tokenizer.json"
+            )
+        if isinstance(prompt, str):
+            return self.tokenizer.prompt(prompt)
+        return self.tokenizer.chat(prompt)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """What runs this model's requests."""
+        return Engine(self.network, self.tokenizer)
+
+    @cached_property
+    def defaults(self) -> Defaults:
+        """What a request is where its user says nothing, from the model's files."""
+        ends = self.tokenizer.eos_ids if self.tokenizer is not None else ()
+        return defaults(self.generation_config, self.config, ends)
+
+    def _chosen(self, values: Chosen, options: Mapping[str, Any]) -> Chosen:
+        """`values` with the given options in place."""
+        names = {field.name for field in fields(values)}
+        return replace(values, **{name: value for name, value in options.items() if name in names})
 
     def save(self, folder: str | Path, *, max_shard_bytes: int = 5_000_000_000, overwrite: bool = False) -> None:
         """Write a folder that the standard tools open: config, weights as safetensors, tokenizer.
@@ -119,7 +236,7 @@ def load(
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
 ) -> Model:
-    """Load a model: a folder, a .gguf or .safetensors file, a name on the shelf ("smollm2"), or a hub id ("owner/name").
+    """Load a model: a folder, a .gguf or .safetensors file, a name on the shelf ("smollm2"), a hub id ("owner/name").
 
     dtype "auto" keeps what the file holds; quantised GGUF tensors become float32, which holds them exactly.
     CheckpointError or SpecError names the file, the field and the way out.

@@ -10,7 +10,7 @@ from headway.nn.frame import Frame
 from headway.nn.parts import Scale, ScaleVector, make_norm
 from headway.spec.mixers import Mixer
 from headway.spec.model import Branch, LayerSpec, Step
-from headway.spec.parts import LayerScale
+from headway.spec.parts import LayerScale, Norm
 
 MakeMixer = Callable[[Mixer, int, str], nn.Module]
 Chain = tuple[nn.Module, ...]
@@ -40,18 +40,18 @@ class Block(nn.Module):
         self, step: Step, make_mixer: MakeMixer
     ) -> tuple[Chain, tuple[tuple[Chain, nn.Module, Chain], ...], Chain, Chain]:
         first = step.branches[0].name
-        inner = self._add(f"{first}_inner", step.inner and make_norm(step.inner, self._width))
+        inner = self._add(f"{first}_inner", self._norm(step.inner))
         branches = tuple(self._branch(branch, make_mixer) for branch in step.branches)
         residual: Chain = () if step.residual == 1.0 else (Scale(step.residual),)
-        outer = self._add(f"{first}_outer", step.outer and make_norm(step.outer, self._width))
+        outer = self._add(f"{first}_outer", self._norm(step.outer))
         return inner, branches, residual, outer
 
     def _branch(self, branch: Branch, make_mixer: MakeMixer) -> tuple[Chain, nn.Module, Chain]:
         name, width = branch.name, self._width
-        before = self._add(f"{name}_norm", branch.norm and make_norm(branch.norm, width))
+        before = self._add(f"{name}_norm", self._norm(branch.norm))
         mixer = make_mixer(branch.mixer, width, f"{self.path}.{name}")
         self.add_module(name, mixer)
-        after = self._add(f"{name}_norm_out", branch.norm_out and make_norm(branch.norm_out, width))
+        after = self._add(f"{name}_norm_out", self._norm(branch.norm_out))
         if isinstance(branch.scale, LayerScale):
             after += self._add(f"{name}_scale", ScaleVector(width))
         elif branch.scale != 1.0:
@@ -59,6 +59,9 @@ class Block(nn.Module):
         if branch.drop:
             after += self._add(f"{name}_drop", nn.Dropout(branch.drop))
         return before, mixer, after
+
+    def _norm(self, spec: Norm | None) -> nn.Module | None:
+        return None if spec is None else make_norm(spec, self._width)
 
     def _add(self, name: str, module: nn.Module | None) -> Chain:
         if module is None:

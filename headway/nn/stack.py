@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 from torch import Tensor, nn
 
 from headway.nn.attention import AdditiveBias, Attention
@@ -23,9 +26,10 @@ class Stack(nn.Module):
         super().__init__()
         self.spec, self.path = spec, f"stacks.{spec.name}"
         self.stem = TokenStem(spec.stem, spec.width)
-        self.biases = nn.ModuleDict({bias.name: AdditiveBias(bias) for bias in spec.biases})
+        biases = {bias.name: AdditiveBias(bias) for bias in spec.biases}
+        self.biases = nn.ModuleDict(biases)
         self.layers = nn.ModuleList(
-            Block(layer, spec.width, f"{self.path}.layers.{index}", self._mixer)
+            Block(layer, spec.width, f"{self.path}.layers.{index}", partial(make_mixer, biases))
             for index, layer in enumerate(spec.layers)
         )
         self.final_norm = nn.Identity() if spec.final_norm is None else make_norm(spec.final_norm, spec.width)
@@ -36,10 +40,11 @@ class Stack(nn.Module):
             x = layer(x, frame)
         return frame.tap(f"{self.path}.output", self.final_norm(x))
 
-    def _mixer(self, spec: Mixer, width: int, path: str) -> nn.Module:
-        """The module of a mixer's spec: one line for every kind."""
-        match spec:
-            case AttentionSpec():
-                return Attention(spec, width, path, self.biases[spec.bias] if spec.bias else None)
-            case FeedForwardSpec():
-                return make_feed_forward(spec, width, path)
+
+def make_mixer(biases: Mapping[str, AdditiveBias], spec: Mixer, width: int, path: str) -> nn.Module:
+    """The module of a mixer's spec: one line for every kind."""
+    match spec:
+        case AttentionSpec():
+            return Attention(spec, width, path, biases.get(spec.bias))
+        case FeedForwardSpec():
+            return make_feed_forward(spec, width, path)

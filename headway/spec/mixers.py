@@ -36,7 +36,7 @@ class Attention:
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForward:
-    """down(act(up x)), or gated down(act(gate x) * up x) (arXiv 2002.05202): sigmoid is GLU, silu SwiGLU, gelu GeGLU."""
+    """down(act(up x)), or gated down(act(gate x) * up x) (arXiv 2002.05202): GLU, SwiGLU, GeGLU by activation."""
 
     hidden: int
     activation: Activation

@@ -124,7 +124,7 @@ class LearnedPositions:
 
 @dataclass(frozen=True, kw_only=True)
 class SinusoidalPositions:
-    """Sines and cosines of "Attention Is All You Need" (section 3.5); `interleaved` as in the paper, `half` as in fairseq."""
+    """Sines and cosines of a position (arXiv 1706.03762, section 3.5): `interleaved` as there, `half` as in Marian."""
 
     base: float = 10000.0
     layout: Pairing = "interleaved"
@@ -142,7 +142,7 @@ class Alibi:
 
 @dataclass(frozen=True, kw_only=True)
 class BucketBias:
-    """A learned number per head and distance bucket (T5, arXiv 1910.10683): half the buckets exact, half logarithmic."""
+    """A learned number per head and distance bucket, half of them exact, half logarithmic (T5, arXiv 1910.10683)."""
 
     name: str
     heads: int
