@@ -51,6 +51,6 @@ pins: .venv/dev  ## write constraints.txt anew, from what .venv holds
 	@touch .venv/base $@
 
 # A .venv whose interpreter has gone is made anew.
-ifeq ($(wildcard .venv/bin/python),)
+ifneq ($(shell test -x .venv/bin/python && echo there),there)
 .venv/base .venv/dev: anew
 endif
