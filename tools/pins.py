@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -18,10 +19,17 @@ HEADER = """# The versions that headway is tested with: pip install -c constrain
 
 def direct() -> list[Requirement]:
     """What pyproject.toml asks for: to build, to run, and with each extra."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    project = settings["project"]
-    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
-    return [Requirement(line) for line in [*settings["build-system"]["requires"], *project["dependencies"], *extras]]
+    extras = [line for lines in _settings()["project"]["optional-dependencies"].values() for line in lines]
+    return base() + [Requirement(line) for line in [*_settings()["build-system"]["requires"], *extras]]
+
+
+def base() -> list[Requirement]:
+    """What every install needs."""
+    return [Requirement(line) for line in _settings()["project"]["dependencies"]]
+
+
+def _settings() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def closure(requirements: list[Requirement]) -> set[str]:
