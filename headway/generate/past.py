@@ -1,0 +1,125 @@
+"""What a network has computed of each row: it catches up with the tokens that are known, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from headway.batch import Batch, Output
+from headway.cache.cache import Cache
+from headway.spec.mixers import Attention
+from headway.spec.model import ModelSpec
+from headway.spec.position import Rope
+
+Keep = Literal["all", "last", "none"]
+
+ROOM = 256  # tokens of room for an answer before a cache has to grow
+
+
+class Network(Protocol):
+    """What generation needs of a model."""
+
+    spec: ModelSpec
+
+    def __call__(self, batch: Batch, cache: Cache | None = None, *, keep: Keep) -> Output: ...
+
+    def cache(self, rows: int, capacity: int) -> Cache: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+
+@dataclass(frozen=True)
+class Advance:
+    """What one step of the network came to."""
+
+    logits: Tensor | None  # B T V of the tokens just computed ("all"), or B 1 V of each row's last one ("last")
+    starts: tuple[int, ...]  # tokens of each row that were computed before
+    counts: tuple[int, ...]  # tokens of each row that this step computed
+    ready: list[int]  # rows whose known tokens are all computed; only their last logits are of use
+
+
+class Past:
+    """Rows of one cache. Prefill, chunks, decoding and recomputing all close the gap between computed and known."""
+
+    def __init__(self, network: Network, *, chunk: int, cached: bool = True) -> None:
+        self.network, self.chunk, self.cached = network, chunk, cached
+        self.cache: Cache | None = None
+        self._context = network.spec.decoder.context
+        self._ropes = changing_ropes(network.spec)
+        self._regimes: list[tuple[int, ...]] = []
+
+    def arrange(self, rows: Sequence[int]) -> None:
+        """Keep these rows in this order; a row named twice is forked."""
+        if self.cache is not None:
+            self._regimes = [self._regimes[row] for row in rows]
+            self.cache.select(rows)
+
+    def join(self, other: Past) -> None:
+        """Take over the rows of `other`, behind these; `other` is of no use afterwards."""
+        if self.cache is None or other.cache is None:
+            self.cache, self._regimes = self.cache or other.cache, self._regimes + other._regimes
+            return
+        capacity = max(self.cache.capacity, other.cache.capacity)
+        self.cache.reserve(capacity)
+        other.cache.reserve(capacity)
+        append(self.cache, other.cache)
+        self._regimes += other._regimes
+
+    def advance(self, known: Sequence[Sequence[int]], keep: Keep = "last") -> Advance:
+        """Compute up to `chunk` more tokens of each row, of which `known` holds all tokens so far.
+
+        Logits are left out where `keep` is "last" and no row has caught up yet.
+        """
+        if not self.cached:
+            batch = Batch.of(known, device=self.network.device)
+            return Advance(self.network(batch, keep=keep).logits, batch.starts, batch.lengths, list(range(len(known))))
+        horizons = [len(tokens) for tokens in known]
+        cache = self._prepare(horizons)
+        starts = cache.lengths
+        rows = [tokens[start : start + self.chunk] for tokens, start in zip(known, starts, strict=True)]
+        batch = Batch.of(rows, starts=starts, horizons=horizons, device=self.network.device)
+        ready = [row for row, length in enumerate(horizons) if starts[row] + batch.lengths[row] == length]
+        output = self.network(batch, cache, keep="none" if keep == "last" and not ready else keep)
+        return Advance(output.logits, starts, batch.lengths, ready)
+
+    def _prepare(self, horizons: list[int]) -> Cache:
+        longest = max(horizons)
+        if self.cache is None:
+            self.cache = self.network.cache(len(horizons), max(longest, min(longest + ROOM, self._context)))
+            self._regimes = [()] * len(horizons)
+        elif longest > self.cache.capacity:
+            self.cache.reserve(max(longest, min(2 * longest, self._context)))
+        if self._ropes:
+            self._forget_other_regimes(self.cache, horizons)
+        return self.cache
+
+    def _forget_other_regimes(self, cache: Cache, horizons: list[int]) -> None:
+        """Empty the rows whose keys were turned by another table than their length asks for now."""
+        now = [tuple(rope.regime(length) for rope in self._ropes) for length in horizons]
+        lengths = [
+            0 if before != after else kept
+            for before, after, kept in zip(self._regimes, now, cache.lengths, strict=True)
+        ]
+        self._regimes = now
+        if lengths != list(cache.lengths):
+            cache.truncate(lengths)
+
+
+def append(cache: Cache, other: Cache) -> None:
+    """Put the rows of `other` behind those of `cache`; both have the same capacity, so their slots the same shape."""
+    for path, slot in cache.slots.items():
+        pairs = zip(slot.tensors(), other.slots[path].tensors(), strict=True)
+        slot.replace([torch.cat(pair) for pair in pairs])
+    cache.lengths += other.lengths
+
+
+def changing_ropes(spec: ModelSpec) -> list[Rope]:
+    """The ropes whose table depends on how long a sequence is."""
+    mixers = [branch.mixer for stack in spec.stacks for layer in stack.layers for branch in layer.branches]
+    ropes = {mixer.rope: None for mixer in mixers if isinstance(mixer, Attention) and mixer.rope is not None}
+    return [rope for rope in ropes if rope.regime(1) != rope.regime(2**62)]
