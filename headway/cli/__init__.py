@@ -29,10 +29,11 @@ COMPLETION = ("--install-completion", "--show-completion")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `headway ARGV...` and return its exit code: 0, 1 (a check failed), 2 (a user's mistake), 130 (interrupted)."""
-    terminal.prepare()
+    """Run `headway ARGV...` and return its exit code: 1 a failed check, 2 a user's mistake, 130 an interruption."""
+    terminal.use_utf8()
     try:
-        code = run(list(sys.argv[1:] if argv is None else argv))
+        with terminal.warnings_as_lines():
+            code = run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
     except HeadwayError as error:

@@ -7,46 +7,62 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from headway.errors import DataError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.tree import Tree
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 PATIENCE = 5.0  # seconds between two plain lines of progress
 
 
-def prepare() -> None:
-    """UTF-8 on all three streams whatever the locale says, and warnings as single lines."""
+def use_utf8() -> None:
+    """UTF-8 on all three streams, whatever the locale says."""
     if sys.stdout is None:  # closed by the caller: `>&-`
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open until the end
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace" if stream is sys.stderr else "strict")
-    warnings.showwarning = _show_warning
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    say(f"headway: warning: {one_line(str(message))}")
+@contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """A warning is one line on stderr, as a mistake is."""
+
+    def show(message: Warning | str, *where: Any, **more: Any) -> None:
+        say(f"headway: warning: {one_line(str(message))}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def say(line: str) -> None:
     """A line on stderr, where notes, facts and mistakes go; nobody may be listening there."""
     with suppress(OSError, AttributeError):
         print(line, file=sys.stderr, flush=True)
+
+
+def note(line: str) -> None:
+    """A line of facts on stderr, dim where that can be seen."""
+    faint = sys.stderr is not None and sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    say(f"\033[2m{line}\033[0m" if faint else line)
+
+
+def not_empty(name: str, text: str) -> str:
+    """`text`; DataError when it is empty, or holds bytes that were no UTF-8 when the shell passed them."""
+    if not text:
+        raise DataError(f"{name} is empty; give some text")
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise DataError(f"{name} is not UTF-8 text; convert it first")
+    return text
 
 
 def one_line(text: str) -> str:
@@ -74,7 +90,20 @@ def print_json(data: Any, *, lines: bool = False) -> None:
 def read_stdin() -> str:
     """All of stdin; DataError when it is not UTF-8."""
     with utf8("stdin"):
-        return sys.stdin.read()
+        return sys.stdin.read() if sys.stdin else ""
+
+
+def stdin_lines() -> Iterator[str]:
+    """The lines of stdin that are not empty, as they come; DataError for one that is not UTF-8."""
+    with utf8("stdin"):
+        for line in sys.stdin or ():
+            if line.strip():
+                yield line.rstrip("\r\n")
+
+
+def is_interactive() -> bool:
+    """Whether somebody types at us."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 @contextmanager
@@ -87,12 +116,27 @@ def utf8(name: str) -> Iterator[None]:
         raise DataError(f"{name} is not UTF-8 text ({place}); convert it first") from None
 
 
+def fits_screen() -> bool:
+    """Whether output has a width to keep to: that of a terminal, or of COLUMNS."""
+    return sys.stdout.isatty() or "COLUMNS" in os.environ
+
+
 def console() -> Console:
-    """A rich console on stdout; without a terminal lines are as long as what they hold."""
+    """A rich console on stdout; where no width is to be kept, lines are as long as what they hold."""
     from rich.console import Console
 
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 10_000
-    return Console(width=wide, highlight=False, soft_wrap=False)
+    return Console(width=None if fits_screen() else 10_000, highlight=False)
+
+
+def draw(picture: Tree) -> None:
+    """A rich picture on stdout, without blanks at the ends of lines where it is a file that they would end in."""
+    screen = console()
+    if screen.is_terminal:
+        screen.print(picture)
+        return
+    with screen.capture() as drawn:
+        screen.print(picture)
+    print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
 
 
 @contextmanager
@@ -140,3 +184,18 @@ def _scaled(count: float, units: tuple[str, ...]) -> str:
     while count >= 999.95 and power < len(units) - 1:
         count, power = count / 1000, power + 1
     return f"{count:.1f}".removesuffix(".0") + units[power]
+
+
+def pairs(rows: Iterable[tuple[str, str]]) -> None:
+    """Labels and values on stdout, values under each other; on a terminal a long value goes on below its beginning."""
+    from shutil import get_terminal_size
+    from textwrap import wrap
+
+    listed = list(rows)
+    indent = max(len(label) for label, _ in listed) + 2
+    width = max(40, get_terminal_size().columns) if fits_screen() else sys.maxsize
+    for label, value in listed:
+        lines = wrap(value, width - indent, break_long_words=False, break_on_hyphens=False) or [""]
+        print(f"{label:<{indent}}{lines[0]}")
+        for line in lines[1:]:
+            print(" " * indent + line)

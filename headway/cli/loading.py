@@ -1,0 +1,72 @@
+"""Opens models for verbs: refuses what cannot be before time is spent, shows progress, and counts the seconds."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headway.cli import terminal
+from headway.cli.facts import Loading
+from headway.cli.machine import usable_cores
+from headway.errors import RequestError
+
+if TYPE_CHECKING:
+    from headway.model import Model
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model that is ready, and what it took."""
+
+    model: Model
+    loading: Loading
+
+
+def open_model(ref: str, *, dtype: str = "auto", device: str = "cpu") -> Opened:
+    """Load `ref` with a bar on stderr; RequestError for a device that is not here."""
+    from headway.checkpoint.resolve import resolve
+
+    path = resolve(ref)
+    with terminal.progress(f"loading {ref}") as progress:
+        from headway.loader import parse_dtype
+        from headway.model import load
+
+        if dtype != "auto":
+            parse_dtype(dtype)
+        check_device(device)
+        use_cores()
+        started, began = process_seconds(), time.perf_counter()
+        model = load(path, dtype=dtype, device=device, progress=progress)
+    assert model.report is not None
+    seconds = time.perf_counter() - began
+    return Opened(model, Loading(model=ref, report=model.report, start_seconds=started, load_seconds=seconds))
+
+
+def check_device(device: str) -> None:
+    """RequestError unless tensors can be made on `device`."""
+    import torch
+
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = terminal.one_line(str(error).partition("\n")[0])
+        raise RequestError(
+            f'device = {device} is not to be had here ({reason}); "headway doctor" lists what is'
+        ) from None
+
+
+def use_cores() -> None:
+    """No more threads than may run at once: a container's share of time is less than the cores that torch counts."""
+    import torch
+
+    if torch.get_num_threads() > usable_cores():
+        torch.set_num_threads(usable_cores())
+
+
+def process_seconds() -> float:
+    """Seconds since this process began."""
+    return time.perf_counter() - STARTED
+
+
+STARTED = time.perf_counter() - time.process_time()

@@ -1,0 +1,50 @@
+"""The arguments and options that several verbs share, so that they read the same everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+from typer import Argument, Option
+
+if TYPE_CHECKING:
+    from headway.model import Options
+
+ModelRef = Annotated[
+    str,
+    Argument(metavar="MODEL", help='A name of "headway models", a folder, a file, or a hub id.', show_default=False),
+]
+Dtype = Annotated[
+    str,
+    Option(
+        metavar="TYPE", help="Type of the weights in memory: auto, float32, bfloat16 or float16. auto keeps the file's."
+    ),
+]
+Device = Annotated[str, Option(metavar="DEVICE", help="Where to compute: cpu, cuda, cuda:1, mps.")]
+Json = Annotated[bool, Option("--json", help="Print JSON on stdout, and nothing else there.")]
+
+MaxTokens = Annotated[int | None, Option(metavar="N", help="Tokens of an answer at most.")]
+Temperature = Annotated[
+    float | None, Option(metavar="T", help="Divides the logits; 0 always takes the likeliest token.")
+]
+TopK = Annotated[int | None, Option(metavar="K", help="Choose among the K likeliest tokens; 0 is all.")]
+TopP = Annotated[
+    float | None, Option(metavar="P", help="Choose among the likeliest tokens that together reach probability P.")
+]
+MinP = Annotated[
+    float | None, Option(metavar="P", help="Choose among tokens of at least P times the highest probability.")
+]
+Seed = Annotated[int, Option(metavar="N", help="The same seed draws the same answer.")]
+Stop = Annotated[
+    list[str] | None, Option(metavar="TEXT", help="End the answer before this text; may be given several times.")
+]
+
+
+def checked(**values: Any) -> Options:
+    """What was given of these options; RequestError for a value that no model could take, before one is loaded."""
+    from headway.generate import Beams, Request, Sampling
+
+    given = {name: value for name, value in values.items() if value is not None}
+    for kind, fixed in ((Sampling, {}), (Beams, {}), (Request, {"prompt": (0,), "max_tokens": 1})):
+        kind(**{**fixed, **{field.name: given[field.name] for field in fields(kind) if field.name in given}})
+    return cast("Options", given)
