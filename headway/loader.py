@@ -101,10 +101,9 @@ class Source:
     names: frozenset[str] = field(default_factory=frozenset)
 
     def key(self, name: str) -> str | None:
-        """The file's name for a rule's key, with or without the family's prefix; None when it is not there."""
-        prefix = self.family.prefix if self.family else ""
-        bare = name.removeprefix(prefix)
-        return next((candidate for candidate in (name, bare) if candidate in self.names), None)
+        """The file's spelling of a rule's key; None when it is not there."""
+        spellings = (name,) if self.family is None else self.family.spellings(name)
+        return next((spelling for spelling in spellings if spelling in self.names), None)
 
 
 def load_network(
