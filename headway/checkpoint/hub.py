@@ -46,7 +46,7 @@ def fetch(ref: str, revision: str | None = None, offline: bool | None = None, pr
 
     In a repository without safetensors the GGUF is taken; where there are several, `owner/name:Q4_K_M` chooses.
     HF_HOME, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE count as everywhere; `offline` None asks them and HEADWAY_OFFLINE.
-    What is in the cache is not fetched again, a broken download goes on where it stopped.
+    What is in the cache is not fetched again, and a line that drops is taken up where it broke.
     CheckpointError in one line for what is not there, not allowed, not reachable or only there as a pickle.
     """
     hub_id = parse(ref)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickletools
 import re
 import zipfile
 from pathlib import Path
@@ -12,9 +14,9 @@ from headway.errors import CheckpointError
 # Endings that frameworks give to pickles; beside safetensors or GGUF they are passed over.
 ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".pyt", ".dill")
 
-# Binary protocols open with PROTO and a number; the text protocol opens with MARK or GLOBAL and ends with a full stop.
+# Binary protocols open with PROTO and a number; older ones with an operation that begins a container or names a class.
 _BINARY = re.compile(rb"\x80[\x01-\x05]")
-_TEXT = re.compile(rb"(?:c[\w.]+\r?\n[\w.]+\r?\n|\((?:[dlt][p0-9]|c[\w.]+\n|[SVIi]))")
+_OPENINGS = ("MARK", "GLOBAL", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE")
 
 
 def holds_pickle(path: Path) -> bool:
@@ -27,10 +29,21 @@ def holds_pickle(path: Path) -> bool:
             return _zip_holds_pickle(path)
         if head[257:262] == b"ustar":  # torch before 0.1.10; numpy and joblib never write tar
             return True
-        if _TEXT.match(head):
-            file.seek(-min(4, file.seek(0, 2)), 2)
-            return file.read().rstrip().endswith(b".")
-    return bool(_BINARY.match(head))
+        if _BINARY.match(head):
+            return True
+        file.seek(-min(1, len(head)), os.SEEK_END)
+        return file.read() == b"." and _reads_as_operations(head)
+
+
+def _reads_as_operations(head: bytes) -> bool:
+    """True when the bytes are operations of the pickle machine (listed here, not carried out)."""
+    names: list[str] = []
+    try:
+        names.extend(operation.name for operation, _, _ in pickletools.genops(head))
+    except (ValueError, IndexError):  # the end of `head`, or no pickle
+        if len(names) < 4:
+            return False
+    return bool(names) and names[0] in _OPENINGS
 
 
 def _zip_holds_pickle(path: Path) -> bool:
