@@ -80,15 +80,19 @@ class Pairs(Form):
 
 @dataclass(frozen=True)
 class Add(Form):
-    """A constant that the file has added to the values (GGUF stores Gemma's norms with 1 added: amount -1)."""
+    """What the file's values lack (GGUF stores Gemma's norms with 1 added: amount -1); the arrays must be floats."""
 
     amount: float
 
     def apply(self, arrays: list[Array]) -> list[Array]:
-        return [(array + np.asarray(self.amount, array.dtype)) for array in arrays]
+        return [self._plus(array, self.amount) for array in arrays]
 
     def undo(self, arrays: list[Array]) -> list[Array]:
-        return [(array - np.asarray(self.amount, array.dtype)) for array in arrays]
+        return [self._plus(array, -self.amount) for array in arrays]
+
+    def _plus(self, array: Array, amount: float) -> Array:
+        assert array.dtype.kind == "f", f"{array.dtype} holds bits, not numbers"
+        return array + np.asarray(amount, array.dtype)
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,11 @@ class Rule:
     keys: tuple[str, ...]
     paths: tuple[str, ...]
     forms: tuple[Form, ...] = ()
+
+    @property
+    def computes(self) -> bool:
+        """Whether the forms change values, so that raw bits of half precision will not do."""
+        return any(isinstance(form, Add) for form in self.forms)
 
     def apply(self, arrays: list[Array]) -> list[Array]:
         """Arrays of `paths` from arrays of `keys`."""

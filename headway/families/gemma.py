@@ -160,9 +160,9 @@ def _period(kinds: list[str], usual: int) -> int | None:
 
 
 def _scalar(scale: float) -> int | float:
-    """The number whose inverse root is `scale`, whole where one is."""
-    whole = round(scale**-2)
-    return whole if whole > 0 and whole**-0.5 == scale else scale**-2
+    """The number whose inverse root is `scale`: a whole one where `scale`, maybe kept in 32 bits, means one."""
+    number = scale**-2
+    return round(number) if abs(number - round(number)) < 1e-6 * number else number
 
 
 _NORMS = {

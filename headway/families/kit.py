@@ -12,7 +12,7 @@ from headway.families.config import MOST_LAYERS, Config
 from headway.families.ropes import Tensors, context_length, gguf_number, gguf_rope, read_rope, write_rope
 from headway.spec.check import check
 from headway.spec.codec import to_json
-from headway.spec.mixers import Attention, FeedForward
+from headway.spec.mixers import Attention, FeedForward, Mixer
 from headway.spec.model import Branch, LayerSpec, ModelSpec, StackSpec, Step, Tie
 from headway.spec.parts import Activation, Init, Norm
 from headway.spec.position import Rope
@@ -45,6 +45,7 @@ __all__ = [
     "pre_norm",
     "read_rope",
     "sliding_layers",
+    "token_ids",
     "window_of",
     "write_rope",
 ]
@@ -123,7 +124,7 @@ def pre_norm(
     attention: Attention, feed_forward: FeedForward, norm: Norm, *, norm_out: Norm | None = None, drop: float = 0.0
 ) -> LayerSpec:
     """x + attention(norm x), then x + feed_forward(norm x); with `norm_out` the sandwich of Gemma."""
-    mixers = {"attention": attention, "feed_forward": feed_forward}
+    mixers: dict[str, Mixer] = {"attention": attention, "feed_forward": feed_forward}
     branches = (
         Branch(name=name, mixer=mixer, norm=norm, norm_out=norm_out, drop=drop) for name, mixer in mixers.items()
     )
@@ -285,6 +286,17 @@ def window_of(attentions: tuple[Attention, ...]) -> int | None:
     return next((attention.mask.window for attention in attentions if attention.mask.window), None)
 
 
+def token_ids(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The ids that begin, end and pad, which a spec does not hold, from the config.json that a model came with.
+
+    Null where it names none, lest a reader take its family's own, which may lie outside the vocabulary.
+    """
+    inner = config.get("text_config")
+    places = (config, inner if isinstance(inner, Mapping) else {})
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    return {name: next((place[name] for place in places if place.get(name) is not None), None) for name in names}
+
+
 # Configs from GGUF
 
 
@@ -351,9 +363,9 @@ QKV = (f"{LAYER}.attention.q", f"{LAYER}.attention.k", f"{LAYER}.attention.v")
 GATE_UP = (f"{LAYER}.feed_forward.gate", f"{LAYER}.feed_forward.up")
 
 
-def fused(names: Names, wholes: Mapping[tuple[str, ...], str | Key]) -> Names:
+def fused(names: Names, wholes: Names) -> Names:
     """`names` of a file that keeps each group of `wholes` as one matrix."""
-    parts = {part for group in wholes for part in group}
+    parts = {part for group in wholes if isinstance(group, tuple) for part in group}
     return {**{path: name for path, name in names.items() if path not in parts}, **wholes}
 
 

@@ -68,7 +68,7 @@ def describe(spec: ModelSpec) -> dict[str, Any]:
 
 def names(spec: ModelSpec) -> Names:
     """Names in a safetensors file: q, k and v are one matrix, gate and up another."""
-    fused = {kit.QKV: "model.layers.*.self_attn.qkv_proj", kit.GATE_UP: "model.layers.*.mlp.gate_up_proj"}
+    fused: Names = {kit.QKV: "model.layers.*.self_attn.qkv_proj", kit.GATE_UP: "model.layers.*.mlp.gate_up_proj"}
     return kit.fused(kit.HF_NAMES, fused)
 
 
@@ -114,7 +114,11 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "window": _SIZES
     | {
-        "rope_scaling": {"type": "su", "short_factor": [1.0] * 4 + [2.0] * 2, "long_factor": [1.0, 2, 3, 4, 5, 6]},
+        "rope_scaling": {
+            "type": "longrope",
+            "short_factor": [1.0] * 4 + [2.0] * 2,
+            "long_factor": [1.0, 2, 3, 4, 5, 6],
+        },
         "sliding_window": 7,
         "num_key_value_heads": 4,
         "rope_theta": 1000.0,

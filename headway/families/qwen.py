@@ -24,7 +24,10 @@ def read(config: Config) -> ModelSpec:
     feed_forward = FeedForward(
         hidden=config.whole("intermediate_size"), activation=config.activation("hidden_act", "silu"), gated=True
     )
-    biases = "qkvo" if third and config.flag("attention_bias", False) else "" if third else "qkv"
+    if third:
+        qk_norm, biases = HeadNorm(norm=norm), "qkvo" if config.flag("attention_bias", False) else ""
+    else:
+        qk_norm, biases = None, "qkv"
 
     def attention(window: int | None) -> Attention:
         return Attention(
@@ -35,7 +38,7 @@ def read(config: Config) -> ModelSpec:
             scale=head_dim**-0.5,
             mask=Mask.causal(window),
             rope=rope,
-            qk_norm=HeadNorm(norm=norm) if third else None,
+            qk_norm=qk_norm,
             biases=biases,
             drop=config.fraction("attention_dropout", 0.0),
         )
