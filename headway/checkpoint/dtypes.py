@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -32,11 +33,13 @@ class Block:
 
     def nbytes(self, shape: tuple[int, ...]) -> int | None:
         """Bytes that a tensor of `shape` takes; None when it does not fill whole blocks."""
-        count = 1
-        for size in shape:
-            count *= size
-        whole, rest = divmod(count, self.elements)
+        whole, rest = divmod(math.prod(shape), self.elements)
         return None if rest else whole * self.bytes
+
+
+def addressable(shape: tuple[int, ...]) -> bool:
+    """False for sizes that no machine can count, even when one of them is zero."""
+    return math.prod(max(size, 1) for size in shape) < 1 << 60
 
 
 def _plain(name: str, code: int, storage: str) -> Block:

@@ -21,6 +21,8 @@ from headway.checkpoint.gguf_blocks import BLOCKS
 from headway.errors import CheckpointError
 
 KINDS: Mapping[str, Block] = {**PLAIN, **BLOCKS}
+# Device, inode, size and time of change: the file is still the one whose header was read.
+Stamp = tuple[int, int, int, int]
 Writable = memoryview | bytearray | NDArray[Any]
 Readable = bytes | Writable
 
@@ -76,7 +78,9 @@ class File:
             if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would block for ever
                 raise CheckpointError(f"{shown(path)}: not a file")
             self._raw = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by close()
-            self.size = os.fstat(self._raw.fileno()).st_size
+            facts = os.fstat(self._raw.fileno())
+        self.size = facts.st_size
+        self.stamp: Stamp = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
         self._map: mmap.mmap | None = None
 
     def read(self, offset: int, size: int) -> bytes:
@@ -130,10 +134,14 @@ class Store(Mapping[str, Entry], ABC):
     Nothing but headers is read until a tensor is asked for. Use it as a context manager, or call `close`.
     """
 
-    def __init__(self, path: Path, entries: Iterable[Entry], metadata: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path, entries: Iterable[Entry], metadata: Mapping[str, Any], stamps: Mapping[Path, Stamp]
+    ) -> None:
+        """`stamps` are those that the files had when their headers were read."""
         self.path = path
         self.metadata = metadata
         self._entries = {entry.name: entry for entry in entries}
+        self._stamps = stamps
         self._files: dict[Path, File] = {}
 
     @property
@@ -235,7 +243,11 @@ class Store(Mapping[str, Entry], ABC):
 
     def _file(self, entry: Entry) -> File:
         if entry.file not in self._files:
-            self._files[entry.file] = File(entry.file)
+            file = File(entry.file)
+            if file.stamp != self._stamps[entry.file]:
+                file.close()
+                raise CheckpointError(f"{shown(entry.file)}: was written anew since its header was read; open it again")
+            self._files[entry.file] = file
         return self._files[entry.file]
 
     def _decode(self, entry: Entry, kind: Block, rows: Floats) -> None:

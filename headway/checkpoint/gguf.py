@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from headway.checkpoint.files import Entry, File, Store, shown
+from headway.checkpoint.dtypes import addressable
+from headway.checkpoint.files import Entry, File, Stamp, Store, shown
 from headway.checkpoint.gguf_blocks import BLOCKS, OTHERS
 from headway.errors import CheckpointError
 
@@ -50,8 +51,15 @@ class GGUFFile(Store):
     In `metadata` arrays of numbers are numpy arrays, arrays of strings are lists.
     """
 
-    def __init__(self, path: Path, version: int, metadata: Mapping[str, Any], entries: list[Entry]) -> None:
-        super().__init__(path, entries, metadata)
+    def __init__(
+        self,
+        path: Path,
+        version: int,
+        entries: Iterable[Entry],
+        metadata: Mapping[str, Any],
+        stamps: Mapping[Path, Stamp],
+    ) -> None:
+        super().__init__(path, entries, metadata, stamps)
         self.version = version
 
     @property
@@ -75,7 +83,7 @@ def read_gguf(path: Path | str) -> GGUFFile:
     first = _Header(path)
     count, number = _whole(first, "split.count", 1), _whole(first, "split.no", 0)
     if count <= 1:
-        return GGUFFile(path, first.version, first.metadata, first.entries)
+        return GGUFFile(path, first.version, first.entries, first.metadata, {path: first.stamp})
     headers = [first if at == number else _Header(part) for at, part in enumerate(_parts(path, number, count))]
     entries: dict[str, Entry] = {}
     for header in headers:
@@ -89,7 +97,8 @@ def read_gguf(path: Path | str) -> GGUFFile:
     total = _whole(main, "split.tensors.count", len(entries))
     if total != len(entries):
         raise CheckpointError(f"{shown(main.path)}: {total} tensors announced, its {count} parts hold {len(entries)}")
-    return GGUFFile(main.path, main.version, main.metadata, list(entries.values()))
+    stamps = {header.path: header.stamp for header in headers}
+    return GGUFFile(main.path, main.version, entries.values(), main.metadata, stamps)
 
 
 def _whole(header: _Header, key: str, default: int) -> int:
@@ -125,6 +134,7 @@ class _Header:
         self.metadata: dict[str, Any] = {}
         self.entries: list[Entry] = []
         file = File(path)
+        self.stamp = file.stamp
         try:
             self._size = file.size
             if self._size < 24 or file.read(0, 4) != MAGIC:
@@ -264,7 +274,7 @@ class _Header:
         if block is None:
             known = f"{OTHERS[code]}, which headway does not decode" if code in OTHERS else f"number {code}, unknown"
             raise self._wrong(f"{place}: type {known} (it reads {', '.join(BLOCKS)})")
-        if any(size >= 1 << 63 for size in shape):
+        if not addressable(shape):
             raise self._wrong(f"{place}: shape {shape} is impossible")
         nbytes = block.nbytes(shape)
         if nbytes is None or (shape and shape[-1] % block.elements):

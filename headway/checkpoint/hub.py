@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from headway.checkpoint import place
 from headway.checkpoint.files import shown
 from headway.checkpoint.gguf import part_number
 from headway.checkpoint.pickles import ENDINGS
-from headway.checkpoint.place import note, offline, on_terminal
 from headway.checkpoint.safetensors import INDEX, SINGLE
 from headway.errors import CheckpointError
 
@@ -64,7 +64,7 @@ def fetch(ref: str, revision: str | None = None, offline: bool | None = None, pr
 def _local_only(asked: bool | None) -> bool:
     from huggingface_hub import is_offline_mode
 
-    return (offline() or is_offline_mode()) if asked is None else asked
+    return (place.offline() or is_offline_mode()) if asked is None else asked
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class _Visit:
         """The folder in the cache after the files that match are in it."""
         from huggingface_hub import snapshot_download
 
-        if self.progress and not self.local and not on_terminal() and not self._known():
-            note(f"headway: fetching {self.repo} from the hub")
+        if self.progress and not self.local and not place.on_terminal() and not self._known():
+            place.note(f"headway: fetching {self.repo} from the hub")
         try:
             with _bars(self.progress):
                 folder = snapshot_download(

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from headway.checkpoint.dtypes import PLAIN
-from headway.checkpoint.files import Entry, File, Readable, Store, naming, nbytes, octets, shown
+from headway.checkpoint.dtypes import PLAIN, addressable
+from headway.checkpoint.files import Entry, File, Readable, Stamp, Store, naming, nbytes, octets, shown
 from headway.checkpoint.pickles import holds_pickle, refusal
 from headway.errors import CheckpointError
 
@@ -41,8 +41,8 @@ class SafetensorsFile(Store):
 
 def read_safetensors(path: Path) -> SafetensorsFile:
     """One file as a store; CheckpointError names the file and the tensor that cannot be as its header says."""
-    entries, metadata = _read_header(path)
-    return SafetensorsFile(path, entries, metadata)
+    header = _read_header(path)
+    return SafetensorsFile(path, header.entries, header.metadata, {path: header.stamp})
 
 
 def read_sharded(index: Path) -> SafetensorsFile:
@@ -63,17 +63,19 @@ def read_sharded(index: Path) -> SafetensorsFile:
         )
     entries: dict[str, Entry] = {}
     metadata: dict[str, str] = {}
+    stamps: dict[Path, Stamp] = {}
     for name in names:
-        found, about = _read_header(folder / name)
-        metadata = about | metadata
+        header = _read_header(folder / name)
+        stamps[folder / name] = header.stamp
+        metadata = header.metadata | metadata
         # A tensor may lie in two shards: the index says which one counts.
-        entries |= {entry.name: entry for entry in found if places.get(entry.name, name) == name}
+        entries |= {entry.name: entry for entry in header.entries if places.get(entry.name, name) == name}
     if lost := sorted(set(places) - set(entries)):
         raise CheckpointError(
             f"{shown(folder / places[lost[0]])}: holds no tensor {shown(lost[0])}, though {index.name} says so"
             + (f" (and {len(lost) - 1} more)" if lost[1:] else "")
         )
-    return SafetensorsFile(folder, entries.values(), metadata)
+    return SafetensorsFile(folder, entries.values(), metadata, stamps)
 
 
 def write_safetensors(
@@ -107,8 +109,7 @@ def write_safetensors(
             _write_file(renames.path(name), group, about)
         if len(groups) > 1:
             renames.path(INDEX).write_text(_index(names, groups), encoding="utf-8")
-        stale = [] if single else _stale(folder, keep={*names, INDEX} if len(groups) > 1 else set(names))
-        renames.finish(stale)
+        renames.finish([] if single else _stale(folder, keep={*names, INDEX} if len(groups) > 1 else set(names)))
     return [folder / name for name in renames.done]
 
 
@@ -136,13 +137,19 @@ class _Renames:
         return self._pending[name]
 
     def finish(self, stale: Sequence[Path]) -> None:
-        """Put every file in its place; `stale` ones of an earlier save go first, so that no mixture looks whole."""
-        for path in stale:
-            path.unlink(missing_ok=True)
+        """Put every file in its place, then take away the `stale` ones of an earlier save.
+
+        An old index goes before new shards come under the names that it lists, and the new one comes last: whoever
+        looks in between finds a whole checkpoint or none, never a mixture.
+        """
+        if INDEX in self._pending:
+            (self._folder / INDEX).unlink(missing_ok=True)
         for name, path in self._pending.items():
             path.replace(self._folder / name)
             self.done.append(name)
         self._pending.clear()
+        for path in stale:
+            path.unlink(missing_ok=True)
 
     def __enter__(self) -> _Renames:
         return self
@@ -153,7 +160,14 @@ class _Renames:
                 path.unlink(missing_ok=True)
 
 
-def _read_header(path: Path) -> tuple[list[Entry], dict[str, str]]:
+@dataclass(frozen=True)
+class _Header:
+    entries: list[Entry]
+    metadata: dict[str, str]
+    stamp: Stamp
+
+
+def _read_header(path: Path) -> _Header:
     file = File(path)
     try:
         if file.size < 8:
@@ -174,7 +188,7 @@ def _read_header(path: Path) -> tuple[list[Entry], dict[str, str]]:
         raise CheckpointError(f"{shown(path)}: __metadata__ must map names to strings")
     entries = [_entry(path, name, field, 8 + length) for name, field in header.items()]
     _check_layout(path, entries, 8 + length, file.size)
-    return entries, metadata
+    return _Header(entries, metadata, file.stamp)
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
@@ -211,6 +225,8 @@ def _entry(path: Path, name: str, field: Any, base: int) -> Entry:
         raise wrong(f"unknown dtype {shown(dtype)} (known: {', '.join(PLAIN)})")
     if not _sizes(shape) or len(shape) > _DIMENSIONS:
         raise wrong(f"shape {shown(shape)} is not a list of at most {_DIMENSIONS} sizes")
+    if not addressable(tuple(shape)):
+        raise wrong(f"shape {shown(shape)} is impossible")
     if not _sizes(span) or len(span) != 2 or span[0] > span[1]:
         raise wrong(f"data_offsets {shown(span)} are not a begin and an end")
     need, have = PLAIN[dtype].nbytes(tuple(shape)), span[1] - span[0]
@@ -220,7 +236,7 @@ def _entry(path: Path, name: str, field: Any, base: int) -> Entry:
 
 
 def _sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(size) is int and 0 <= size < 1 << 63 for size in value)
+    return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
 
 
 def _check_layout(path: Path, entries: list[Entry], base: int, end: int) -> None:
@@ -303,10 +319,6 @@ def _index(names: list[str], groups: list[list[_Item]]) -> str:
 
 
 def _stale(folder: Path, keep: set[str]) -> list[Path]:
-    """Weight files of an earlier save in this folder that a reader would take for part of this one.
-
-    The index comes first, so that a reader who looks in between finds no checkpoint rather than a wrong one.
-    """
-    old = [folder / INDEX] if (folder / INDEX).exists() else []
-    found = sorted(path for path in folder.iterdir() if path.name == SINGLE or SHARD.fullmatch(path.name))
-    return old + [path for path in found if path.name not in keep]
+    """Weight files of an earlier save in this folder that are not part of this one."""
+    ours = (path for path in folder.iterdir() if path.name in (SINGLE, INDEX) or SHARD.fullmatch(path.name))
+    return sorted(path for path in ours if path.name not in keep)

