@@ -1,0 +1,622 @@
+"""Text to token ids and back, chats to prompts: one object for a folder, a tokenizer.json and a GGUF vocabulary."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headway.errors import DataError, TemplateError, TokenizerError
+from headway.text.gguf_vocab import read_vocabulary
+from headway.text.pieces import joining
+from headway.text.special import AddedToken, ControlTokens, Shield, map_strings, strings
+from headway.text.stream import ByteStream, StreamDecoder, WindowStream
+from headway.text.template import ChatTemplate, plain
+from headway.text.wrapping import wrapping
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_NAMES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
+_FILLER: Final = "\U0010fffe"
+_PROBE: Final = "turn"
+
+
+def load_tokenizer(ref: str | Path) -> Tokenizer:
+    """The tokenizer of a folder, a tokenizer.json or a GGUF file (one with a vocabulary and no weights included).
+
+    Raises TokenizerError, or CheckpointError for a GGUF file whose header cannot be read.
+    """
+    path = Path(ref)
+    if path.is_dir():
+        return Tokenizer.from_folder(path)
+    if not path.is_file():
+        raise TokenizerError(f"{path}: no such file or folder; give a folder, a tokenizer.json or a .gguf file")
+    with path.open("rb") as file:
+        is_gguf = file.read(4) == b"GGUF"
+    if is_gguf or path.suffix == ".gguf":
+        from headway.checkpoint.gguf import read_gguf
+
+        return Tokenizer.from_gguf(read_gguf(path).metadata)
+    return Tokenizer.from_folder(path.parent, path.name)
+
+
+class Tokenizer:
+    """Encodes, decodes, streams, and turns chats into prompts.
+
+    Two promises hold on every path:
+    - text from a user never becomes a control token unless `parse_special=True` asks for it, and what a user writes
+      in a chat stays ordinary text while the control tokens that the template writes are tokens;
+    - `prompt` and `chat` begin with exactly one start token where the tokenizer adds one or the template writes it.
+
+    A tokenizer may be shared by threads: nothing in it changes after it is built.
+
+    Attributes:
+        bos_id, pad_id, unk_id: ids of the named special tokens, or None.
+        eos_ids: the end tokens that the tokenizer's own files name.
+        adds_bos: whether `encode(add_special=True)`, and so `prompt`, puts a start token before a text.
+        control_ids: ids of all special tokens; decoding leaves them out unless asked not to.
+    """
+
+    def __init__(
+        self,
+        core: tokenizers.Tokenizer,
+        special: Mapping[str, str],
+        ends: Iterable[int] = (),
+        templates: Mapping[str, str] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`core` is complete (added tokens, post-processor); `special` maps names such as 'bos_token' to tokens."""
+        core.no_truncation()
+        core.no_padding()
+        self._core = core
+        self._special = dict(special)
+        self._config = dict(config or {})
+        self._template = ChatTemplate(templates) if templates else None
+        self._added = {at: _added(at, token) for at, token in core.get_added_tokens_decoder().items()}
+        self._control = ControlTokens(self._added.values())
+        self._joining = joining(core.decoder)
+        self._spelled: dict[int, bytes] = {}
+        self.control_ids = frozenset(at for at, token in self._added.items() if token.special)
+        self.bos_id, self.pad_id, self.unk_id = (self._named(name) for name in ("bos_token", "pad_token", "unk_token"))
+        eos = self._named("eos_token")
+        self.eos_ids = tuple(dict.fromkeys((*(() if eos is None else (eos,)), *ends)))
+        self.adds_bos = self.bos_id is not None and self._first_added() == self.bos_id
+
+    # --- where it comes from
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        config: Mapping[str, Any] | None = None,
+        templates: str | Mapping[str, str] | None = None,
+    ) -> Tokenizer:
+        """A tokenizer.json, with the contents of a tokenizer_config.json and chat templates where there are any.
+
+        Without a config the start and end tokens are those that the file's post-processor puts round a text.
+        """
+        path = Path(path)
+        config = dict(config or {})
+        core = _open(path)
+        special = _special_names(config) or _wrapping_names(core)
+        _add_declared(core, config, special)
+        _wrap_as_declared(core, config, special)
+        if "unk_token" not in special and isinstance(unknown := getattr(core.model, "unk_token", None), str):
+            special["unk_token"] = unknown
+        if templates is None:
+            templates = _template_sources(config.get("chat_template"), path)
+        named = {"default": templates} if isinstance(templates, str) else templates
+        return cls(core, special, templates=named, config=config)
+
+    @classmethod
+    def from_folder(cls, folder: str | Path, name: str = "tokenizer.json") -> Tokenizer:
+        """A model folder: tokenizer.json, tokenizer_config.json, chat templates, and the files of older releases."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise TokenizerError(f"{folder}: no such folder")
+        config = _read_json(folder / "tokenizer_config.json")
+        for old in ("special_tokens_map.json", "added_tokens.json"):
+            found = _read_json(folder / old)
+            if old == "added_tokens.json":
+                config.setdefault("added_tokens_decoder", {str(at): {"content": text} for text, at in found.items()})
+            else:
+                config = {**found, **config}
+        return cls.from_file(folder / name, config, _folder_templates(folder, config))
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any], pre: str | None = None) -> Tokenizer:
+        """The vocabulary in GGUF metadata (a plain mapping); `pre` replaces `tokenizer.ggml.pre`."""
+        found = read_vocabulary(metadata, pre)
+        return cls(found.core, found.special, found.ends, found.templates, found.config)
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json, tokenizer_config.json and chat_template.jinja, as `transformers` opens them."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        left_out = ("chat_template", "auto_map", "name_or_path", "tokenizer_file", "special_tokens_map_file")
+        config = {key: value for key, value in self._config.items() if key not in left_out}
+        config |= {**self._special, "tokenizer_class": "PreTrainedTokenizerFast"}
+        config.setdefault("clean_up_tokenization_spaces", False)
+        (folder / "tokenizer.json").write_text(self._core.to_str(pretty=True), encoding="utf-8")
+        text = json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True)
+        (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+        for name, source in (self._template.sources if self._template else {}).items():
+            path = folder / "chat_template.jinja"
+            if name != "default":
+                path = folder / "additional_chat_templates" / f"{name}.jinja"
+                path.parent.mkdir(exist_ok=True)
+            path.write_text(source, encoding="utf-8")
+
+    # --- what is in it
+
+    @cached_property
+    def known_ids(self) -> frozenset[int]:
+        """The ids that mean something; others, such as rows that pad a model's head, decode to the empty string."""
+        return frozenset(self._core.get_vocab(with_added_tokens=True).values())
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """The number of rows that ids may reach: the highest known id and one."""
+        return max(self.known_ids) + 1
+
+    @property
+    def chat_template(self) -> str | None:
+        """The text of the chat template, or None."""
+        return self._template.source() if self._template else None
+
+    @cached_property
+    def turn_end_ids(self) -> tuple[int, ...]:
+        """The control token that the chat template writes after an answer: where a chat stops."""
+        if self._template is None:
+            return ()
+        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
+        try:
+            text = self.render(turns, add_generation_prompt=False)
+        except TemplateError:
+            return ()
+        after = text.rpartition(_PROBE)[2]
+        return next(((at,) for at in self._control.cut(after) if isinstance(at, int)), ())
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token as the vocabulary spells it, or None."""
+        return self._core.token_to_id(token)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token stands for, control tokens as they are written; b'' for an id that is not known."""
+        if token not in self._spelled:
+            self._spelled[token] = self._spell(token)
+        return self._spelled[token]
+
+    def token_text(self, token: int) -> str:
+        """A token as text; where its bytes are a part of a character, U+FFFD stands for them."""
+        return self.token_bytes(token).decode("utf-8", errors="replace")
+
+    def __repr__(self) -> str:
+        kind = type(self._core.model).__name__
+        return f"Tokenizer({kind}, {self._core.get_vocab_size()} tokens, {len(self.control_ids)} control tokens)"
+
+    # --- text to ids
+
+    def encode(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
+        """The ids of a text.
+
+        Args:
+            text: any text.
+            add_special: put round it what the tokenizer's own files say (a start token, [CLS] and [SEP], an end token).
+            parse_special: text that spells a control token becomes that token; otherwise it stays ordinary text.
+        """
+        return self._encode(text, add_special, parse_special)[0]
+
+    def encode_batch(
+        self, texts: Sequence[str], add_special: bool = False, parse_special: bool = False
+    ) -> list[list[int]]:
+        """The ids of several texts, encoded in parallel."""
+        for at, text in enumerate(texts):
+            _check_text(text, f"texts[{at}]")
+        core = self._core if parse_special else self._ordinary
+        found = core.encode_batch_fast(list(texts), add_special_tokens=add_special)
+        if parse_special or all(self.control_ids.isdisjoint(item.ids) for item in found):
+            return [item.ids for item in found]
+        return [self.encode(text, add_special) for text in texts]
+
+    def encode_with_offsets(
+        self, text: str, add_special: bool = False, parse_special: bool = False
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids, and for each the characters of `text` it covers as (start, end); (0, 0) for what was added."""
+        return self._encode(text, add_special, parse_special)
+
+    def prompt(self, text: str, parse_special: bool = False) -> list[int]:
+        """The ids of a raw prompt: one start token where the tokenizer adds one, and never an end token.
+
+        A start token that the user typed counts only with `parse_special=True`, and is then not doubled; without it
+        the typed text is ordinary text after the start token.
+        """
+        return self._one_start(self.encode(text, parse_special=parse_special))
+
+    # --- chats
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **variables: Any,
+    ) -> str:
+        """The text that the chat template makes of a conversation; see `ChatTemplate.render`."""
+        text, shield = self._rendered(messages, tools, add_generation_prompt, continue_final_message, variables)
+        return shield.restore(text) if shield else text
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **variables: Any,
+    ) -> list[int]:
+        """The prompt of a conversation.
+
+        What the template writes is encoded with its control tokens as tokens; whatever came in through messages, tools
+        and variables stays ordinary text. The ids begin with exactly one start token if the tokenizer adds one or the
+        template writes it.
+
+        Raises:
+            TemplateError: there is no template, it refuses the messages, or a message is malformed.
+        """
+        text, shield = self._rendered(messages, tools, add_generation_prompt, continue_final_message, variables)
+        if not shield:
+            ids = self._encode(text, add_special=False, parse_special=True)[0]
+            if not self._control.normalized or self._count(ids) == sum(isinstance(at, int) for at in self._cut(text)):
+                return self._one_start(ids)
+        return self._one_start(self._encode_cut(text, shield))
+
+    # --- ids to text
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        """The text of ids: control tokens are left out unless `skip_special=False`; unknown ids are the empty string.
+
+        Bytes that are no character become U+FFFD. Nothing is tidied up: spaces come out as the ids have them, but for
+        the one that SentencePiece vocabularies put before a text.
+        """
+        ids = [int(token) for token in ids]
+        if self._joining is None:
+            return self._core.decode(
+                [at for at in ids if self._token(at) is not None], skip_special_tokens=skip_special
+            )
+        hidden = self.control_ids if skip_special else frozenset[int]()
+        stream = ByteStream(self.token_bytes, self._joining.leading)
+        text = [stream.push(at) for at in ids if at not in hidden]
+        return "".join(text) + stream.finish()
+
+    def stream(self, prompt_ids: Sequence[int] = ()) -> StreamDecoder:
+        """A decoder for ids that come one by one, after `prompt_ids`: a continuation keeps its leading space."""
+        shown = [at for at in prompt_ids if at not in self.control_ids and self._token(at) is not None]
+        if self._joining is None:
+            return WindowStream(self.decode, shown)
+        leading = 0 if shown else self._joining.leading
+        return ByteStream(self._visible_bytes, leading)
+
+    # --- inside
+
+    def _named(self, name: str) -> int | None:
+        token = self._special.get(name)
+        return None if token is None else self._core.token_to_id(token)
+
+    def _first_added(self) -> int | None:
+        found = self._core.encode("", add_special_tokens=True)
+        return found.ids[0] if found.ids and found.special_tokens_mask[0] else None
+
+    def _token(self, token: int) -> str | None:
+        return self._core.id_to_token(token) if 0 <= token < 1 << 32 else None
+
+    def _spell(self, token: int) -> bytes:
+        text = self._token(token)
+        if text is None:
+            return b""
+        if self._joining is None:
+            return text.encode()
+        if token in self._added:
+            return text.encode() if self._added[token].special else self._joining.spell_added(text)
+        return self._joining.spell(text)
+
+    def _visible_bytes(self, token: int) -> bytes:
+        return b"" if token in self.control_ids else self.token_bytes(token)
+
+    @cached_property
+    def _ordinary(self) -> tokenizers.Tokenizer:
+        """The same tokenizer, blind to control tokens."""
+        return _blind(self._core, self._added)
+
+    @cached_property
+    def _going_on(self) -> tokenizers.Tokenizer:
+        """`_ordinary` for text that is not the beginning: no space is put before it."""
+        state = self._core.pre_tokenizer.__getstate__() if self._core.pre_tokenizer else b""
+        if b'"prepend_scheme":"first"' not in state:
+            return self._ordinary
+        core = _blind(self._core, self._added)
+        cutter = copy.deepcopy(core.pre_tokenizer)
+        cutter.__setstate__(state.replace(b'"prepend_scheme":"first"', b'"prepend_scheme":"never"'))
+        core.pre_tokenizer = cutter
+        return core
+
+    def _encode(self, text: str, add_special: bool, parse_special: bool) -> tuple[list[int], list[tuple[int, int]]]:
+        _check_text(text, "text")
+        core = self._core if parse_special else self._ordinary
+        found = core.encode(text, add_special_tokens=add_special)
+        if parse_special or self.control_ids.isdisjoint(found.ids):
+            return found.ids, found.offsets
+        return self._without_control(text, found)
+
+    def _without_control(self, text: str, found: tokenizers.Encoding) -> tuple[list[int], list[tuple[int, int]]]:
+        """Where the vocabulary itself makes a control token of ordinary text, that text is encoded sign by sign."""
+        ids, offsets = [], []
+        for at, (start, end), added in zip(found.ids, found.offsets, found.special_tokens_mask, strict=True):
+            typed = at in self.control_ids and not added and text[start:end].strip() == self._added[at].text
+            if not typed:
+                ids.append(at)
+                offsets.append((start, end))
+                continue
+            for place in range(start, end):
+                signs = [sign for sign in self._going_on.encode(text[place]).ids if sign not in self.control_ids]
+                if not signs and self.unk_id is not None:
+                    signs = [self.unk_id]
+                ids += signs
+                offsets += [(place, place + 1)] * len(signs)
+        return ids, offsets
+
+    def _one_start(self, ids: list[int]) -> list[int]:
+        if self.bos_id is None:
+            return ids
+        count = next((at for at, token in enumerate(ids) if token != self.bos_id), len(ids))
+        if count:
+            return ids[count - 1 :]
+        return [self.bos_id, *ids] if self.adds_bos else ids
+
+    def _rendered(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        variables: Mapping[str, Any],
+    ) -> tuple[str, Shield | None]:
+        """The rendered text, with a shield if stand-ins stand in it for control tokens that were typed."""
+        template = self._template
+        if template is None:
+            raise TemplateError("this tokenizer has no chat template; give a raw prompt, or add chat_template.jinja")
+        messages, tools, variables = plain_input(messages), plain_input(tools), plain_input(dict(variables))
+
+        def render(change: Any = None) -> str:
+            given = (messages, tools, variables)
+            chat, schemas, more = given if change is None else (map_strings(item, change) for item in given)
+            return template.render(
+                chat, schemas, add_generation_prompt, continue_final_message, **{**self._special, **more}
+            )
+
+        typed = list(strings((messages, tools, variables)))
+        found = any(map(self._control.typed.search, typed))
+        open_end = any(map(self._control.open_end, typed))
+        if not found and not open_end:
+            return render(), None
+        shield = Shield(self._control, "".join((*typed, *(template.sources.values()))))
+        text = render(shield.hide) if found else render()
+        if open_end:
+            # Two strings that a template puts side by side could spell a control token together.
+            closed = Shield(self._control, "".join((*typed, *(template.sources.values()))))
+            other = render(lambda string: closed.hide(string, open_end=True))
+            if self._typed_count(text) != self._typed_count(other):
+                return other, closed
+        return text, shield or None
+
+    def _typed_count(self, text: str) -> int:
+        return sum(1 for _ in self._control.typed.finditer(text))
+
+    def _cut(self, text: str) -> list[str | int]:
+        return list(self._control.cut(text))
+
+    def _count(self, ids: Iterable[int]) -> int:
+        return sum(at in self.control_ids and at != self.unk_id for at in ids)
+
+    def _encode_cut(self, text: str, shield: Shield | None) -> list[int]:
+        """The control tokens in a rendered text as ids, everything between them as ordinary text."""
+        ids: list[int] = []
+        for at, piece in enumerate(self._cut(text)):
+            if isinstance(piece, int):
+                ids.append(piece)
+                continue
+            piece = shield.restore(piece) if shield else piece
+            core = self._going_on if at else self._ordinary
+            found = core.encode(piece, add_special_tokens=False)
+            ids += found.ids if self.control_ids.isdisjoint(found.ids) else self._without_control(piece, found)[0]
+        return ids
+
+
+def plain_input(value: Any) -> Any:
+    """Messages as plain data; what is no list at all is left for the template's checks to refuse."""
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return plain(value) if isinstance(value, dict) else value
+
+
+def _check_text(text: Any, name: str) -> None:
+    if not isinstance(text, str):
+        raise DataError(f"{name}: {type(text).__name__}; give a string")
+    if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+        at = next(place for place, char in enumerate(text) if "\ud800" <= char <= "\udfff")
+        raise DataError(f"{name}: half of a surrogate pair at character {at}; give valid Unicode")
+
+
+def _added(at: int, token: Any) -> AddedToken:
+    return AddedToken(at, token.content, *(getattr(token, flag) for flag in ("special", *_FLAGS[:4])))
+
+
+def _blind(core: tokenizers.Tokenizer, added: Mapping[int, AddedToken]) -> tokenizers.Tokenizer:
+    """A tokenizer on the same model (shared, not copied) that finds only the added tokens that are not special."""
+    import tokenizers
+
+    blind = tokenizers.Tokenizer(core.model)
+    for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        setattr(blind, part, getattr(core, part))
+    ordinary = {at: token for at, token in added.items() if not token.special}
+    if ordinary:
+        _add_in_place(blind, added, max(ordinary))
+    if any(blind.token_to_id(token.text) != at for at, token in ordinary.items()):
+        blind = tokenizers.Tokenizer.from_str(core.to_str())
+    blind.encode_special_tokens = True
+    return blind
+
+
+def _add_in_place(core: tokenizers.Tokenizer, added: Mapping[int, AddedToken], last: int) -> None:
+    """Add tokens so that each gets its id: the library numbers them one after the other, so gaps are filled."""
+    from tokenizers import AddedToken as LibraryToken
+
+    first = core.get_vocab_size(with_added_tokens=False)
+    inside = [at for at in added if at < first]
+    batch = []
+    for at in (*sorted(inside), *range(first, last + 1)):
+        if token := added.get(at):
+            flags = {flag: getattr(token, flag) for flag in _FLAGS}
+            batch.append(LibraryToken(token.text, **flags))
+        else:
+            batch.append(LibraryToken(f"{_FILLER}{at}", special=True, normalized=False))
+    core.add_tokens(batch)
+
+
+def _open(path: Path) -> tokenizers.Tokenizer:
+    import tokenizers
+
+    if not path.is_file():
+        raise TokenizerError(f"{path}: no such file; a model folder needs a tokenizer.json")
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001  the library raises Exception itself
+        reason = " ".join(str(error).split())
+        raise TokenizerError(f"{path}: not a tokenizer.json that can be read ({reason[:200]})") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TokenizerError(f"{path}: not readable as JSON ({' '.join(str(error).split())[:200]})") from None
+    if not isinstance(found, dict):
+        raise TokenizerError(f"{path}: a {type(found).__name__}, expected an object")
+    return found
+
+
+def _content(token: Any) -> str | None:
+    if isinstance(token, Mapping):
+        token = token.get("content")
+    return token if isinstance(token, str) and token else None
+
+
+def _special_names(config: Mapping[str, Any]) -> dict[str, str]:
+    extra = config.get("extra_special_tokens")
+    named = {name: config.get(name) for name in _NAMES} | (dict(extra) if isinstance(extra, Mapping) else {})
+    return {name: token for name, value in named.items() if (token := _content(value)) is not None}
+
+
+def _wrapping_names(core: tokenizers.Tokenizer) -> dict[str, str]:
+    found = core.encode("", add_special_tokens=True)
+    names = {}
+    if len(found.tokens) >= 1:
+        state = core.post_processor.__getstate__() if core.post_processor else b"{}"
+        order = _single_template(json.loads(state))
+        if order and order[0] != "A":
+            names["bos_token"] = order[0]
+        if order and order[-1] != "A":
+            names["eos_token"] = order[-1]
+    return names
+
+
+def _single_template(state: Mapping[str, Any]) -> list[str]:
+    if state.get("type") == "Sequence":
+        return next((order for step in state["processors"] if (order := _single_template(step))), [])
+    if state.get("type") != "TemplateProcessing":
+        return []
+    return [next(iter(step.values()))["id"] for step in state["single"]]
+
+
+def _add_declared(core: tokenizers.Tokenizer, config: Mapping[str, Any], special: Mapping[str, str]) -> None:
+    """Added tokens that the config knows and tokenizer.json does not, or knows with other flags."""
+    from tokenizers import AddedToken as LibraryToken
+
+    present = {(at, token.content): token for at, token in core.get_added_tokens_decoder().items()}
+    declared = config.get("added_tokens_decoder") or {}
+    try:
+        listed = sorted((int(at), token) for at, token in declared.items())
+    except (AttributeError, TypeError, ValueError):
+        raise TokenizerError("tokenizer_config.json, added_tokens_decoder: not a mapping of ids to tokens") from None
+    for at, token in listed:
+        if (text := _content(token)) is None:
+            continue
+        flags = {flag: bool(token[flag]) for flag in _FLAGS if flag in token}
+        known = present.get((at, text))
+        if known is None or any(getattr(known, flag) != value for flag, value in flags.items()):
+            core.add_tokens([LibraryToken(text, **flags)])
+    names = {token.content for token in core.get_added_tokens_decoder().values()}
+    more = [
+        _content(token)
+        for key in ("additional_special_tokens", "extra_special_tokens")
+        for token in _listed(config, key)
+    ]
+    missing = [text for text in dict.fromkeys((*special.values(), *more)) if text and text not in names]
+    core.add_special_tokens([LibraryToken(text, special=True, normalized=False) for text in missing])
+
+
+def _listed(config: Mapping[str, Any], key: str) -> list[Any]:
+    value = config.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _wrap_as_declared(core: tokenizers.Tokenizer, config: Mapping[str, Any], special: Mapping[str, str]) -> None:
+    """add_bos_token and add_eos_token of a config decide over the file's post-processor, as in `transformers`."""
+    if "add_bos_token" not in config and "add_eos_token" not in config:
+        return
+    start, end = (
+        (special[name], at)
+        if config.get(f"add_{name}") and name in special and (at := core.token_to_id(special[name])) is not None
+        else None
+        for name in ("bos_token", "eos_token")
+    )
+    core.post_processor = wrapping(start, end)
+
+
+def _template_sources(value: Any, where: Path) -> dict[str, str] | None:
+    """The chat_template of a config: a text, or a list of named texts."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return {"default": value}
+    try:
+        pairs = value.items() if isinstance(value, Mapping) else [(item["name"], item["template"]) for item in value]
+        return {str(name): str(text) for name, text in pairs}
+    except (KeyError, TypeError):
+        raise TokenizerError(f"{where}, chat_template: neither a text nor a list of named texts") from None
+
+
+def _folder_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str] | None:
+    sources = _template_sources(config.get("chat_template"), folder / "tokenizer_config.json") or {}
+    if not sources:
+        old = _read_json(folder / "chat_template.json").get("chat_template")
+        sources = _template_sources(old, folder / "chat_template.json") or {}
+    for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+        sources[path.stem] = _read_text(path)
+    if (path := folder / "chat_template.jinja").is_file():
+        sources["default"] = _read_text(path)
+    return sources or None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise TokenizerError(f"{path}: not readable as text ({error})") from None
