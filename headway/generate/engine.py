@@ -9,6 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from headway.errors import RequestError
+from headway.generate.check import whole
 from headway.generate.past import Network, Past
 from headway.generate.request import Completion, Event, Limits, Request, Sampling, TokenLogprob, join
 from headway.generate.sampling import Known, choose, greedy, measure
@@ -26,6 +28,10 @@ class Engine:
         self, network: Network, tokenizer: Texts | None = None, *, chunk: int = 512, rows: int = 64, cached: bool = True
     ) -> None:
         """`chunk`: prompt tokens of a row in one step; `rows`: answers at once, further ones wait."""
+        whole("chunk", chunk, low=1)
+        whole("rows", rows, low=1)
+        if not network.spec.heads:
+            raise RequestError(f"model {network.spec.name} has no language-model head, so it generates no text")
         self.network, self.tokenizer = network, tokenizer
         self.chunk, self.rows, self.cached = chunk, rows, cached
         decoder, head = network.spec.decoder, network.spec.heads[0]

@@ -49,7 +49,7 @@ class Past:
     def __init__(self, network: Network, *, chunk: int, cached: bool = True) -> None:
         self.network, self.chunk, self.cached = network, chunk, cached
         self.cache: Cache | None = None
-        self._context = network.spec.decoder.context
+        self._device, self._context = network.device, network.spec.decoder.context
         self._ropes = changing_ropes(network.spec)
         self._regimes: list[tuple[int, ...]] = []
 
@@ -76,13 +76,13 @@ class Past:
         Logits are left out where `keep` is "last" and no row has caught up yet.
         """
         if not self.cached:
-            batch = Batch.of(known, device=self.network.device)
+            batch = Batch.of(known, device=self._device)
             return Advance(self.network(batch, keep=keep).logits, batch.starts, batch.lengths, list(range(len(known))))
         horizons = [len(tokens) for tokens in known]
         cache = self._prepare(horizons)
         starts = cache.lengths
         rows = [tokens[start : start + self.chunk] for tokens, start in zip(known, starts, strict=True)]
-        batch = Batch.of(rows, starts=starts, horizons=horizons, device=self.network.device)
+        batch = Batch.of(rows, starts=starts, horizons=horizons, device=self._device)
         ready = [row for row, length in enumerate(horizons) if starts[row] + batch.lengths[row] == length]
         output = self.network(batch, cache, keep="none" if keep == "last" and not ready else keep)
         return Advance(output.logits, starts, batch.lengths, ready)

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from headway import reference
 from headway.batch import Batch
+from headway.errors import CheckpointError, RequestError
 from headway.generate import Completion, Engine, Request, Sampling, score
 from headway.generate.engine import Running
 from headway.nn import Transformer, build
@@ -227,3 +229,27 @@ def test_penalties_act_on_each_rows_own_tokens() -> None:
 
 def test_all_ids_are_in_reach() -> None:
     assert VOCAB == 97  # PROMPTS hold the last id
+
+
+@pytest.mark.parametrize("name", sorted({*SPECS} - {"layer_scale"}))
+def test_greedy_answers_are_those_of_the_reference(name: str) -> None:
+    model = model_of(name)
+    weights = {path: parameter.tolist() for path, parameter in model.named_parameters()}
+    (answer,) = Engine(model, chunk=4).complete([Request(prompt=(7, 0, 9, 61, 4, 0), max_tokens=5)])
+    assert list(answer.tokens) == reference.greedy(SPECS[name], weights, (7, 0, 9, 61, 4, 0), 5)
+
+
+@pytest.mark.parametrize("options", [{"chunk": 0}, {"rows": 0}, {"rows": 1.5}])
+def test_an_engine_refuses_an_impossible_size(options: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match=next(iter(options))):
+        Engine(model_of("rotary"), **options)
+
+
+def test_a_model_without_a_head_generates_nothing() -> None:
+    with pytest.raises(RequestError, match="no language-model head"):
+        Engine(build(replace(ZOO["rotary"], heads=(), ties=()), seed=3))
+
+
+def test_a_tokenizer_of_another_model_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="another model"):
+        Engine(model_of("rotary"), Pieces({}, known=[4000]))
