@@ -70,7 +70,9 @@ class Engine:
         )
 
     def _events(self, requests: list[Request]) -> Iterator[Event]:
-        running = Running(self, requests)
+        running = Running(self)
+        for request in requests:
+            running.add(request)
         while running.busy:
             yield from running.step()
 
@@ -78,10 +80,17 @@ class Engine:
 class Running:
     """Requests under way: those that wait, those whose prompt is being computed, those that answer."""
 
-    def __init__(self, engine: Engine, requests: Iterable[Request]) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.waiting = deque(enumerate(requests))
+        self.waiting: deque[tuple[int, Request]] = deque()
         self.groups: list[Group] = []
+        self._added = 0
+
+    def add(self, request: Request) -> int:
+        """Let a checked request in as soon as there is room; returns the number that its events carry."""
+        self.waiting.append((self._added, request))
+        self._added += 1
+        return self._added - 1
 
     @property
     def busy(self) -> bool:
@@ -102,6 +111,8 @@ class Running:
         return events
 
     def _admit(self) -> None:
+        if not self.waiting:
+            return
         room = self.engine.rows - sum(row.answers for group in self.groups for row in group.rows)
         alike: dict[tuple[int, int], list[Sequence]] = {}
         while self.waiting and self.waiting[0][1].n <= room:

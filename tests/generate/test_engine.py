@@ -126,11 +126,11 @@ def test_prompts_of_unlike_length_are_not_padded_to_each_other() -> None:
 
 
 def test_a_long_prompt_that_joins_holds_nobody_up() -> None:
-    running = Running(Engine(model_of("rotary"), chunk=4), [])
+    running = Running(Engine(model_of("rotary"), chunk=4))
     short, long = Request(prompt=(1, 2), max_tokens=9), Request(prompt=(3,) * 14, max_tokens=2)
-    running.waiting.append((0, short))
+    assert running.add(short) == 0
     first = running.step()
-    running.waiting.append((1, long))
+    assert running.add(long) == 1
     steps = [[event.request for event in running.step()] for _ in range(5)]
     assert [event.request for event in first] == [0]
     assert steps == [[0], [0], [0], [0, 1], [0, 1]]
