@@ -175,7 +175,8 @@ class Model:
     @cached_property
     def defaults(self) -> Defaults:
         """What a request is where its user says nothing, from the model's files."""
-        ends = self.tokenizer.eos_ids if self.tokenizer is not None else ()
+        # A base model made for chat later names an end of text only; its template knows the end of a turn.
+        ends = () if self.tokenizer is None else (*self.tokenizer.eos_ids, *self.tokenizer.turn_end_ids)
         return defaults(self.generation_config, self.config, ends)
 
     def _chosen(self, values: Chosen, options: Mapping[str, Any]) -> Chosen:
