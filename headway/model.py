@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from functools import cached_property
+from numbers import Integral
+from operator import index
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeGuard, TypeVar, Unpack
 
 import torch
 from torch import Tensor
@@ -155,17 +157,16 @@ class Model:
 
     def ids(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt in any accepted form, with exactly one start token where the model wants one."""
-        if isinstance(prompt, Tensor) or (
-            not isinstance(prompt, str) and all(isinstance(part, int) for part in prompt)
-        ):
-            return as_rows(prompt)[0] if len(prompt) else []  # type: ignore[arg-type]
-        if self.tokenizer is None:
-            raise RequestError(
-                "this model has no tokenizer: give token ids, or load it from a folder with tokenizer.json"
-            )
         if isinstance(prompt, str):
-            return self.tokenizer.prompt(prompt)
-        return self.tokenizer.chat(prompt)
+            return self._vocabulary().prompt(prompt)
+        if is_conversation(prompt):
+            return self._vocabulary().chat(prompt)
+        return as_rows(prompt)[0] if len(prompt) else []
+
+    def _vocabulary(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise RequestError("this model has no tokenizer: give token ids, or load a folder with tokenizer.json")
+        return self.tokenizer
 
     @cached_property
     def engine(self) -> Engine:
@@ -213,19 +214,24 @@ class Model:
         return Batch.of(rows, device=self.network.device)
 
 
+def is_conversation(prompt: Sequence[int] | Messages | Tensor) -> TypeGuard[Messages]:
+    """Whether a prompt is a list of messages, each with "role" and "content"."""
+    return not isinstance(prompt, Tensor) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+
+
 def as_rows(ids: Ids) -> list[list[int]]:
     """Token ids in any accepted form as a list of rows."""
     if isinstance(ids, Tensor):
         if ids.ndim not in (1, 2) or ids.is_floating_point():
             raise DataError(f"token ids as a tensor are whole numbers [T] or [B, T]; got {ids.dtype} {list(ids.shape)}")
         ids = ids.tolist()
-    rows = list(ids)
+    rows: list[Any] = list(ids)
     if not rows:
         raise DataError("no token ids were given; a model needs at least one token")
-    if all(isinstance(row, int) for row in rows):
-        return [[int(token) for token in rows]]  # type: ignore[arg-type]
+    if all(isinstance(row, Integral) for row in rows):
+        rows = [rows]
     try:
-        return [[int(token) for token in row] for row in rows]  # type: ignore[union-attr]
+        return [[index(token) for token in row] for row in rows]
     except (TypeError, ValueError):
         raise DataError("token ids are a list of whole numbers, or a list of such lists") from None
 
