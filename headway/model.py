@@ -9,7 +9,7 @@ from functools import cached_property
 from numbers import Integral
 from operator import index
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeGuard, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeGuard, TypeVar, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -161,7 +161,7 @@ class Model:
             return self._vocabulary().prompt(prompt)
         if is_conversation(prompt):
             return self._vocabulary().chat(prompt)
-        return as_rows(prompt)[0] if len(prompt) else []
+        return as_rows(cast("Ids", prompt))[0] if len(prompt) else []
 
     def _vocabulary(self) -> Tokenizer:
         if self.tokenizer is None:
