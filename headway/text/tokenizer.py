@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headway.errors import DataError, TemplateError, TokenizerError
 from headway.text.gguf_vocab import read_vocabulary
-from headway.text.pieces import joining
+from headway.text.pieces import SPACE, joining
 from headway.text.special import AddedToken, ControlTokens, Shield, map_strings, strings
 from headway.text.stream import ByteStream, StreamDecoder, WindowStream
 from headway.text.template import ChatTemplate, plain
@@ -157,7 +157,8 @@ class Tokenizer:
     @cached_property
     def known_ids(self) -> frozenset[int]:
         """The ids that mean something; others, such as rows that pad a model's head, decode to the empty string."""
-        return frozenset(self._core.get_vocab(with_added_tokens=True).values())
+        vocabulary = self._core.get_vocab(with_added_tokens=True)
+        return frozenset(at for token, at in vocabulary.items() if not _fills_gap(token, at))
 
     @cached_property
     def vocab_size(self) -> int:
@@ -313,7 +314,8 @@ class Tokenizer:
         return found.ids[0] if found.ids and found.special_tokens_mask[0] else None
 
     def _token(self, token: int) -> str | None:
-        return self._core.id_to_token(token) if 0 <= token < 1 << 32 else None
+        text = self._core.id_to_token(token) if 0 <= token < 1 << 32 else None
+        return None if text is None or _fills_gap(text, token) else text
 
     def _spell(self, token: int) -> bytes:
         text = self._token(token)
@@ -335,14 +337,18 @@ class Tokenizer:
 
     @cached_property
     def _going_on(self) -> tokenizers.Tokenizer:
-        """`_ordinary` for text that is not the beginning: no space is put before it."""
-        state = self._core.pre_tokenizer.__getstate__() if self._core.pre_tokenizer else b""
-        if b'"prepend_scheme":"first"' not in state:
-            return self._ordinary
+        """`_ordinary` for text that is not the beginning, where some put a space before the beginning only."""
         core = _blind(self._core, self._added)
-        cutter = copy.deepcopy(core.pre_tokenizer)
-        cutter.__setstate__(state.replace(b'"prepend_scheme":"first"', b'"prepend_scheme":"never"'))
-        core.pre_tokenizer = cutter
+        core.pre_tokenizer = _changed(core.pre_tokenizer, ("prepend_scheme", "first", "never"))
+        return core
+
+    @cached_property
+    def _bare(self) -> tokenizers.Tokenizer:
+        """`_ordinary` without a space put before anything."""
+        core = _blind(self._core, self._added)
+        core.normalizer = _changed(core.normalizer, ("prepend", SPACE, ""))
+        never = [("prepend_scheme", scheme, "never") for scheme in ("first", "always")]
+        core.pre_tokenizer = _changed(core.pre_tokenizer, *never, ("add_prefix_space", True, False))
         return core
 
     def _encode(self, text: str, add_special: bool, parse_special: bool) -> tuple[list[int], list[tuple[int, int]]]:
@@ -363,7 +369,7 @@ class Tokenizer:
                 offsets.append((start, end))
                 continue
             for place in range(start, end):
-                signs = [sign for sign in self._going_on.encode(text[place]).ids if sign not in self.control_ids]
+                signs = [sign for sign in self._bare.encode(text[place]).ids if sign not in self.control_ids]
                 if not signs and self.unk_id is not None:
                     signs = [self.unk_id]
                 ids += signs
@@ -444,6 +450,11 @@ def plain_input(value: Any) -> Any:
     return plain(value) if isinstance(value, dict) else value
 
 
+def _fills_gap(token: str, at: int) -> bool:
+    """Whether a converter put this name, made of its own id, where the vocabulary has no token."""
+    return token.startswith("[PAD") and token == f"[PAD{at}]"
+
+
 def _check_text(text: Any, name: str) -> None:
     if not isinstance(text, str):
         raise DataError(f"{name}: {type(text).__name__}; give a string")
@@ -470,6 +481,21 @@ def _blind(core: tokenizers.Tokenizer, added: Mapping[int, AddedToken]) -> token
         blind = tokenizers.Tokenizer.from_str(core.to_str())
     blind.encode_special_tokens = True
     return blind
+
+
+def _changed(part: Any, *changes: tuple[str, Any, Any]) -> Any:
+    """A copy of a normalizer or pre-tokenizer with settings changed, each as (name, value, other value)."""
+    if part is None:
+        return None
+    state = json.loads(part.__getstate__())
+    steps = [state, *(step for steps in state.values() if isinstance(steps, list) for step in steps)]
+    for step in steps:
+        for name, value, other in changes:
+            if isinstance(step, dict) and step.get(name) == value:
+                step[name] = other
+    part = copy.deepcopy(part)
+    part.__setstate__(json.dumps(state).encode())
+    return part
 
 
 def _add_in_place(core: tokenizers.Tokenizer, added: Mapping[int, AddedToken], last: int) -> None:
