@@ -40,7 +40,7 @@ class Advance:
     logits: Tensor | None  # B T V of the tokens just computed ("all"), or B 1 V of each row's last one ("last")
     starts: tuple[int, ...]  # tokens of each row that were computed before
     counts: tuple[int, ...]  # tokens of each row that this step computed
-    ready: list[int]  # rows whose known tokens are all computed; only their last logits are of use
+    ready: list[int]  # rows that this step made complete; only their last logits are of use
 
 
 class Past:
@@ -83,7 +83,7 @@ class Past:
         starts = cache.lengths
         rows = [tokens[start : start + self.chunk] for tokens, start in zip(known, starts, strict=True)]
         batch = Batch.of(rows, starts=starts, horizons=horizons, device=self._device)
-        ready = [row for row, length in enumerate(horizons) if starts[row] + batch.lengths[row] == length]
+        ready = [row for row, length in enumerate(horizons) if rows[row] and starts[row] + len(rows[row]) == length]
         output = self.network(batch, cache, keep="none" if keep == "last" and not ready else keep)
         return Advance(output.logits, starts, batch.lengths, ready)
 
