@@ -261,7 +261,7 @@ def test_all_ids_are_in_reach() -> None:
     assert VOCAB == 97  # PROMPTS hold the last id
 
 
-@pytest.mark.parametrize("name", sorted({*SPECS} - {"layer_scale"}))
+@every_spec
 def test_greedy_answers_are_those_of_the_reference(name: str) -> None:
     model = model_of(name)
     weights = {path: parameter.tolist() for path, parameter in model.named_parameters()}
