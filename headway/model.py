@@ -124,8 +124,10 @@ class Model:
 
     def generate_all(self, prompts: Sequence[Prompt], **options: Unpack[Options]) -> list[Completion]:
         """Answers to all prompts, computed together: `n` for each, in the order of the prompts."""
-        requests = [self.request(prompt, **options) for prompt in prompts]
         beams = self._chosen(self.defaults.beams, options)
+        if beams.beams > 1:
+            options.setdefault("temperature", 0.0)  # a beam search does not sample, whatever the files prefer
+        requests = [self.request(prompt, **options) for prompt in prompts]
         return search(self.engine, requests, beams) if beams.beams > 1 else self.engine.complete(requests)
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Iterator[Event]:

@@ -64,10 +64,7 @@ class Past:
         if self.cache is None or other.cache is None:
             self.cache, self._regimes = self.cache or other.cache, self._regimes + other._regimes
             return
-        capacity = max(self.cache.capacity, other.cache.capacity)
-        self.cache.reserve(capacity)
-        other.cache.reserve(capacity)
-        append(self.cache, other.cache)
+        self.cache.extend(other.cache)
         self._regimes += other._regimes
 
     def advance(self, known: Sequence[Sequence[int]], keep: Keep = "last") -> Advance:
@@ -108,14 +105,6 @@ class Past:
         self._regimes = now
         if lengths != list(cache.lengths):
             cache.truncate(lengths)
-
-
-def append(cache: Cache, other: Cache) -> None:
-    """Put the rows of `other` behind those of `cache`; both have the same capacity, so their slots the same shape."""
-    for path, slot in cache.slots.items():
-        pairs = zip(slot.tensors(), other.slots[path].tensors(), strict=True)
-        slot.replace([torch.cat(pair) for pair in pairs])
-    cache.lengths += other.lengths
 
 
 def changing_ropes(spec: ModelSpec) -> list[Rope]:
