@@ -17,6 +17,7 @@ from torch import Tensor
 from headway.batch import Batch
 from headway.checkpoint.resolve import resolve
 from headway.errors import DataError, RequestError
+from headway.explain import Explanation, Worked, attentions, explain, worked_example
 from headway.generate import (
     Beams,
     Completion,
@@ -144,6 +145,18 @@ class Model:
     def score(self, texts: Sequence[Prompt], *, top: int = 0) -> list[Score]:
         """The log-probability of every token after the first of each text, with the `top` likeliest beside it."""
         return score(self.engine, [self.ids(text) for text in texts], top=top)
+
+    def explain(self, text: Prompt, *, top: int = 5) -> Explanation:
+        """What happens at the last token: where each layer looks, and what it would say (the logit lens)."""
+        return explain(self.network, self.ids(text), tokenizer=self.tokenizer, top=top)
+
+    def worked_example(self, text: Prompt, *, layer: int = 0, head: int = 0) -> Worked:
+        """One attention head step by step on this model's numbers, plain Python beside the network."""
+        return worked_example(self.network, self.ids(text), layer=layer, head=head, tokenizer=self.tokenizer)
+
+    def attentions(self, ids: Ids) -> dict[str, Tensor]:
+        """Attention weights [B, H, T, T] of every attention by its path; padding holds 0."""
+        return attentions(self.network, self._batch(ids), keep="none").weights
 
     def request(self, prompt: Prompt, **options: Unpack[Options]) -> Request:
         """What `generate` asks the engine for, with every value resolved."""
