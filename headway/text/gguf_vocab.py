@@ -76,6 +76,7 @@ class _File:
         self.tokens = self._tokens()
         types = self._numbers("token_type", np.int64)
         self.types = self._guessed_types() if types is None else types
+        self._mark_control()
         # Converters fill gaps of the vocabulary with such names: no text makes them and they mean nothing.
         self.known = np.array([bool(token) for token in self.tokens])
         self.known[[at for at in np.flatnonzero(self.types == _UNUSED) if _FILLER.fullmatch(self.tokens[at])]] = False
@@ -142,6 +143,14 @@ class _File:
     def more_ends(self) -> tuple[int, ...]:
         return tuple(self._checked(key, at) for key in _MORE_ENDS if (at := self.get(key)) not in (None, -1, _NO_ID))
 
+    def _mark_control(self) -> None:
+        """Tokens that begin or end a text are control tokens whatever their type says; others if users defined them."""
+        ends = {"bos_token_id", "eos_token_id", *_MORE_ENDS}
+        for key in {*(key for keys in _NAMES.values() for key in keys), *_MORE_ENDS} - {"unknown_token_id"}:
+            at = self.get(key)
+            if isinstance(at, int) and 0 <= at < len(self.tokens) and (key in ends or self.types[at] == _USER):
+                self.types[at] = _CONTROL
+
     def _checked(self, key: str, at: Any) -> int:
         if not 0 <= int(at) < len(self.tokens):
             raise TokenizerError(f"tokenizer.ggml.{key}: {at} is outside the vocabulary of {len(self.tokens)} tokens")
@@ -170,10 +179,8 @@ class _File:
     def _guessed_types(self) -> np.ndarray:
         types = np.full(len(self.tokens), _NORMAL)
         types[[at for at, token in enumerate(self.tokens) if BYTE_TOKEN.fullmatch(token)]] = _BYTE
-        for keys in (*_NAMES.values(), *((key,) for key in _MORE_ENDS)):
-            for key in keys:
-                if isinstance(at := self.get(key), int) and 0 <= at < len(types):
-                    types[at] = _CONTROL
+        if isinstance(unknown := self.get("unknown_token_id"), int) and 0 <= unknown < len(types):
+            types[unknown] = _UNKNOWN
         return types
 
     def _refuse_repeated(self) -> NoReturn:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
+from headway.errors import DataError
 from headway.text import Tokenizer
 from headway.text.special import AddedToken as Added
 from headway.text.special import ControlTokens
@@ -161,6 +162,23 @@ def test_a_vocabulary_that_makes_control_tokens_of_whole_words_does_not_get_them
 
 
 @pytest.mark.case("C33")
+def test_a_vocabulary_that_takes_no_notice_of_case_makes_no_control_tokens_either(tmp_path: Path) -> None:
+    words = ["[UNK]", "<end>", "hello", *"<>end"]
+    core = tokenizers.Tokenizer(models.WordLevel({word: at for at, word in enumerate(words)}, "[UNK]"))
+    core.normalizer = normalizers.Lowercase()
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    core.add_special_tokens(words[:2])
+    core.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(
+        tmp_path / "tokenizer.json", {"eos_token": "<end>"}, "{{ messages[0].content }} <end>"
+    )
+    for content in ("<END>", "hello <End> what"):
+        assert _control(tokenizer, tokenizer.encode("<END> hello")) == []
+        ids = tokenizer.chat([{"role": "user", "content": content}])
+        assert [at for at in _control(tokenizer, ids) if at != tokenizer.unk_id] == [tokenizer.id_of("<end>")]
+
+
+@pytest.mark.case("C33")
 def test_text_that_normalizes_to_a_control_token_stays_text(tmp_path: Path) -> None:
     vocabulary = {char: at for at, char in enumerate(dict.fromkeys("abcdefghijklmnopqrstuvwxyz<>\n "))}
     core = tokenizers.Tokenizer(models.BPE(vocabulary, []))
@@ -181,6 +199,13 @@ def test_private_characters_in_the_input_are_not_taken_for_stand_ins() -> None:
     ids = BYTES.chat([{"role": "user", "content": content}])
     assert content in BYTES.decode(ids)
     assert content in BYTES.render([{"role": "user", "content": content}])
+
+
+def test_a_flood_of_private_characters_is_refused_only_where_a_stand_in_is_needed() -> None:
+    flood = "".join(map(chr, range(0xF0000, 0xFFFFE)))
+    assert flood in BYTES.decode(BYTES.chat([{"role": "user", "content": flood}]))
+    with pytest.raises(DataError, match="leave some of them out"):
+        BYTES.chat([{"role": "user", "content": flood + "<end>"}])
 
 
 @pytest.mark.case("C33")

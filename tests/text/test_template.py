@@ -67,6 +67,8 @@ def test_a_refusal_carries_the_templates_own_words(template: str, roles: list[st
         ([{"role": "user", "content": 3}], r"messages\[0\].content: 3"),
         ([{"role": "user", "content": {"text": "a"}}], r"messages\[0\].content"),
         ([{"role": "user", "content": [3]}], r"messages\[0\].content: 3"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "needs a string as 'text'"),
+        ([[{"role": "user", "content": "a"}]], r"messages\[0\]: \["),
     ],
 )
 def test_malformed_messages_are_named(messages: Any, words: str) -> None:
@@ -103,7 +105,7 @@ def test_parts_that_are_no_text_are_refused_where_a_template_takes_text_only() -
     assert "<start_of_image>What is it?" in ChatTemplate(GEMMA).render(image)
     with pytest.raises(TemplateError, match="type image, but this chat template takes text only"):
         ChatTemplate(ALTERNATES).render(image)
-    with pytest.raises(TemplateError):
+    with pytest.raises(TemplateError, match="type image, but this chat template takes text only"):
         ChatTemplate(CHATML).render(image)
 
 

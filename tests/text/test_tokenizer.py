@@ -67,6 +67,28 @@ def test_the_template_tells_where_a_turn_ends() -> None:
     assert PIECES.turn_end_ids == ()
 
 
+def test_a_turn_may_end_with_a_token_that_is_not_flagged_as_control() -> None:
+    tokens = byte_level(control=("<s>", "</s>"), user=("\n", "<end_of_turn>"))
+    template = "{% for m in messages %}{{ m.content }}\n<end_of_turn>\n{% endfor %}"
+    tokenizer = Tokenizer.from_gguf({**tokens, "tokenizer.chat_template": template})
+    assert tokenizer.turn_end_ids == (tokenizer.id_of("<end_of_turn>"),)
+
+
+def test_named_tokens_are_control_tokens_whatever_their_flag_says(tmp_path: Path) -> None:
+    path = library_file(tmp_path, adds_start=False)
+    state = json.loads(path.read_text())
+    for token in state["added_tokens"]:
+        token["special"] = False
+    path.write_text(json.dumps(state))
+    tokenizer = Tokenizer.from_file(path, {"bos_token": "<s>", "eos_token": "<end>"})
+    assert tokenizer.control_ids == {tokenizer.bos_id, *tokenizer.eos_ids}
+    assert tokenizer.control_ids.isdisjoint(tokenizer.encode("a<end>b"))
+    metadata = byte_level()
+    metadata["tokenizer.ggml.token_type"][-1] = 4
+    metadata["tokenizer.ggml.eot_token_id"] = len(metadata["tokenizer.ggml.tokens"]) - 1
+    assert Tokenizer.from_gguf(metadata).control_ids == BYTES.control_ids
+
+
 def test_control_tokens_are_parsed_only_on_request() -> None:
     text = "a<end>b"
     assert BYTES.id_of("<end>") not in BYTES.encode(text)
@@ -115,9 +137,17 @@ def test_what_is_no_string_is_refused(text: object) -> None:
         BYTES.encode_batch(["a", text])  # type: ignore[list-item]
 
 
+def test_ids_as_a_string_are_refused() -> None:
+    with pytest.raises(DataError, match="give token ids"):
+        BYTES.decode("1 2")  # type: ignore[arg-type]
+
+
 def test_half_of_a_surrogate_pair_is_refused_with_its_place() -> None:
     with pytest.raises(DataError, match="character 2"):
         BYTES.encode("ab\ud83d")
+    for content in ("\ud83d", "<end>\ud83d"):
+        with pytest.raises(DataError, match="surrogate"):
+            BYTES.chat([{"role": "user", "content": content}])
 
 
 @pytest.mark.case("C29")
