@@ -124,7 +124,9 @@ def show(name: str, planned: Plan, real: Measured | None) -> None:
             console.print(Text("    ") + part, soft_wrap=True)
     console.print()
     for note in notes(planned):
-        console.print(note)
+        for part in Text(note).wrap(console, console.width):
+            part.rstrip()
+            console.print(part, soft_wrap=True)
 
 
 def rows(planned: Plan, real: Measured | None) -> list[Row]:
