@@ -87,6 +87,9 @@ def command_of(verb: str) -> Callable[..., None]:
 def _call(verb: str, argv: list[str]) -> int:
     import typer
 
+    from headway.cli.machine import wait_politely
+
+    wait_politely()
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(context_settings=SETTINGS)(command_of(verb))
     command = typer.main.get_command(app)

@@ -56,15 +56,16 @@ def command(
     if system is not None and not chat:
         raise RequestError("--system needs --chat: a system message is part of a chat template")
     told = None if system is None else terminal.argument("--system", system)
-    asked = shared.checked(
-        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
-        stop=shared.texts(stop), n=n, beams=num_beams,
-    )  # fmt: skip
 
     from headway.cli.facts import Clock
     from headway.cli.loading import open_model
 
-    opened = open_model(model, dtype=dtype, device=device)
+    opened = open_model(
+        model, dtype=dtype, device=device,
+        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
+        stop=shared.texts(stop), n=n, beams=num_beams,
+    )  # fmt: skip
+    asked = opened.options
     puts = [put(text, chat, told) for text in prompts]
     clock, loaded = Clock(), opened.model
     if asked.get("beams", loaded.defaults.beams.beams) > 1:

@@ -172,10 +172,12 @@ class Lines:
 
     def __init__(self, label: str) -> None:
         self.label = label
-        self._spoke = time.monotonic()
+        self._spoke: float | None = None
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
+        if self._spoke is None:
+            self._spoke = now
         if done < total and now - self._spoke >= PATIENCE:
             say(f"{self.label}: {size(done)} of {size(total)}")
             self._spoke = now

@@ -129,3 +129,12 @@ def test_answers_come_in_order_each_as_soon_as_it_can() -> None:
     answers = in_order(watched(), 2, 2)  # type: ignore[arg-type]
     assert [next(answers).text for _ in range(3)] == ["aa", "b", "c"]
     assert seen == ["c", "a", "b", "a"]
+
+
+def test_smollm2_answers_from_its_file(smollm2_gguf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chat", str(smollm2_gguf), "--prompt", "What is the capital of France?", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "Paris" in found["answer"]
+    assert found["finish"] == "stop"
+    assert found["facts"]["parameters"] == 134_515_008
+    assert found["facts"]["file_dtypes"].keys() == {"Q4_1", "Q8_0", "F32"}
