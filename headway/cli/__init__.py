@@ -43,6 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         terminal.hang_up()
         return 141
+    except OSError as error:  # a full disk, a file that may not be written
+        if error.strerror is None:
+            raise
+        terminal.hang_up()
+        return _stopped(2, f"{error.filename or 'output'}: {terminal.one_line(error.strerror)}")
 
 
 def run(argv: list[str]) -> int:
