@@ -136,7 +136,7 @@ def rotate(x: Float[Tensor, "B H T E"], by: Rotation) -> Float[Tensor, "B H T E"
     Each entry becomes itself * cos + its partner * sin: the sign of the 2x2 rotation sits in the table.
     """
     dim = by.cos.shape[-1]
-    turned = x if dim == x.shape[-1] else x[..., :dim]
+    turned = (x if dim == x.shape[-1] else x[..., :dim]).float()
     turned = torch.addcmul(turned * by.cos, _partner(turned, by.pairing), by.sin).to(x.dtype)
     return turned if dim == x.shape[-1] else torch.cat([turned, x[..., dim:]], dim=-1)
 
