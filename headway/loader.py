@@ -25,7 +25,7 @@ from headway.checkpoint.rules import Rule, aliases, expand
 from headway.checkpoint.safetensors import write_safetensors
 from headway.checkpoint.store import Store, open_store
 from headway.errors import CheckpointError, SpecError
-from headway.families.kit import Config, Family
+from headway.families.kit import Config, Family, token_ids
 from headway.nn.build import empty, fill
 from headway.nn.transformer import Transformer
 from headway.spec import codec
@@ -289,14 +289,15 @@ def _read(
         tensor = torch.empty(entry.shape, dtype=dtype)
         store.read_into(found.keys[0], _bits(tensor))
         return [tensor]
-    raw = [store.floats(key) if quantised else store.read(key) for key in found.keys]
+    widened = quantised or found.rule.computes
+    raw = [store.floats(key) if widened else store.read(key) for key in found.keys]
     arrays = found.rule.apply(raw)
     if len(arrays) != len(found.rule.paths):
         whole = sum(owned[path][0] for path in found.rule.paths)
         _check_shape(source, found.keys, arrays[0].shape, (whole, *owned[found.rule.paths[0]][1:]))
     for path, array in zip(found.rule.paths, arrays, strict=True):
         _check_shape(source, found.keys, array.shape, owned[path])
-    return [_copy(array, stored, dtype, fresh=quantised) for array in arrays]
+    return [_copy(array, stored, dtype, fresh=widened) for array in arrays]
 
 
 def _check_shape(source: Source, keys: tuple[str, ...], got: tuple[int, ...], expected: tuple[int, ...]) -> None:
@@ -389,14 +390,14 @@ def save_network(
 
 
 def config_of(network: Transformer, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The config.json of a model: what `config` says, corrected by what the spec says."""
+    """The config.json of a model: what its spec says, with the special token ids that `config` names."""
     spec = network.spec
     kinds = Counter(SAFETENSORS_NAMES[p.dtype] for p in network.parameters() for _ in range(1))
     name = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[kinds.most_common(1)[0][0]]
     dtype = {"dtype": name, "torch_dtype": name}
     if spec.family == OWN:
         return {"model_type": OWN, "spec": codec.to_json(spec), **dtype}
-    return {**(config or {}), **families.by_name(spec.family).write(spec), **dtype}
+    return {**token_ids(config or {}), **families.by_name(spec.family).write(spec), **dtype}
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

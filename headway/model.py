@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from functools import cached_property
+from numbers import Integral
+from operator import index
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeGuard, TypeVar, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ from torch import Tensor
 from headway.batch import Batch
 from headway.checkpoint.resolve import resolve
 from headway.errors import DataError, RequestError
+from headway.explain import Explanation, Worked, attentions, explain, worked_example
 from headway.generate import (
     Beams,
     Completion,
@@ -122,8 +125,10 @@ class Model:
 
     def generate_all(self, prompts: Sequence[Prompt], **options: Unpack[Options]) -> list[Completion]:
         """Answers to all prompts, computed together: `n` for each, in the order of the prompts."""
-        requests = [self.request(prompt, **options) for prompt in prompts]
         beams = self._chosen(self.defaults.beams, options)
+        if beams.beams > 1:
+            options.setdefault("temperature", 0.0)  # a beam search does not sample, whatever the files prefer
+        requests = [self.request(prompt, **options) for prompt in prompts]
         return search(self.engine, requests, beams) if beams.beams > 1 else self.engine.complete(requests)
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Iterator[Event]:
@@ -141,6 +146,18 @@ class Model:
         """The log-probability of every token after the first of each text, with the `top` likeliest beside it."""
         return score(self.engine, [self.ids(text) for text in texts], top=top)
 
+    def explain(self, text: Prompt, *, top: int = 5) -> Explanation:
+        """What happens at the last token: where each layer looks, and what it would say (the logit lens)."""
+        return explain(self.network, self.ids(text), tokenizer=self.tokenizer, top=top)
+
+    def worked_example(self, text: Prompt, *, layer: int = 0, head: int = 0) -> Worked:
+        """One attention head step by step on this model's numbers, plain Python beside the network."""
+        return worked_example(self.network, self.ids(text), layer=layer, head=head, tokenizer=self.tokenizer)
+
+    def attentions(self, ids: Ids) -> dict[str, Tensor]:
+        """Attention weights [B, H, T, T] of every attention by its path; padding holds 0."""
+        return attentions(self.network, self._batch(ids), keep="none").weights
+
     def request(self, prompt: Prompt, **options: Unpack[Options]) -> Request:
         """What `generate` asks the engine for, with every value resolved."""
         known = {field.name for kind in (Sampling, Beams, Request) for field in fields(kind)} - {"prompt", "sampling"}
@@ -155,17 +172,16 @@ class Model:
 
     def ids(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt in any accepted form, with exactly one start token where the model wants one."""
-        if isinstance(prompt, Tensor) or (
-            not isinstance(prompt, str) and all(isinstance(part, int) for part in prompt)
-        ):
-            return as_rows(prompt)[0] if len(prompt) else []  # type: ignore[arg-type]
-        if self.tokenizer is None:
-            raise RequestError(
-                "this model has no tokenizer: give token ids, or load it from a folder with tokenizer.json"
-            )
         if isinstance(prompt, str):
-            return self.tokenizer.prompt(prompt)
-        return self.tokenizer.chat(prompt)
+            return self._vocabulary().prompt(prompt)
+        if is_conversation(prompt):
+            return self._vocabulary().chat(prompt)
+        return as_rows(cast("Ids", prompt))[0] if len(prompt) else []
+
+    def _vocabulary(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise RequestError("this model has no tokenizer: give token ids, or load a folder with tokenizer.json")
+        return self.tokenizer
 
     @cached_property
     def engine(self) -> Engine:
@@ -175,7 +191,8 @@ class Model:
     @cached_property
     def defaults(self) -> Defaults:
         """What a request is where its user says nothing, from the model's files."""
-        ends = self.tokenizer.eos_ids if self.tokenizer is not None else ()
+        # A base model made for chat later names an end of text only; its template knows the end of a turn.
+        ends = () if self.tokenizer is None else (*self.tokenizer.eos_ids, *self.tokenizer.turn_end_ids)
         return defaults(self.generation_config, self.config, ends)
 
     def _chosen(self, values: Chosen, options: Mapping[str, Any]) -> Chosen:
@@ -212,19 +229,24 @@ class Model:
         return Batch.of(rows, device=self.network.device)
 
 
+def is_conversation(prompt: Sequence[int] | Messages | Tensor) -> TypeGuard[Messages]:
+    """Whether a prompt is a list of messages, each with "role" and "content"."""
+    return not isinstance(prompt, Tensor) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+
+
 def as_rows(ids: Ids) -> list[list[int]]:
     """Token ids in any accepted form as a list of rows."""
     if isinstance(ids, Tensor):
         if ids.ndim not in (1, 2) or ids.is_floating_point():
             raise DataError(f"token ids as a tensor are whole numbers [T] or [B, T]; got {ids.dtype} {list(ids.shape)}")
         ids = ids.tolist()
-    rows = list(ids)
+    rows: list[Any] = list(ids)
     if not rows:
         raise DataError("no token ids were given; a model needs at least one token")
-    if all(isinstance(row, int) for row in rows):
-        return [[int(token) for token in rows]]  # type: ignore[arg-type]
+    if all(isinstance(row, Integral) for row in rows):
+        rows = [rows]
     try:
-        return [[int(token) for token in row] for row in rows]  # type: ignore[union-attr]
+        return [[index(token) for token in row] for row in rows]
     except (TypeError, ValueError):
         raise DataError("token ids are a list of whole numbers, or a list of such lists") from None
 

@@ -93,6 +93,16 @@ class Cache:
         rows = list(range(self.rows))
         self.select(rows[:row] + [row] * copies + rows[row + 1 :])
 
+    def extend(self, other: Cache) -> None:
+        """Take over the rows of `other`, behind these; `other` is of no use afterwards."""
+        capacity = max(self.capacity, other.capacity)
+        self.reserve(capacity)
+        other.reserve(capacity)
+        for path, slot in self.slots.items():
+            pairs = zip(slot.tensors(), other.slots[path].tensors(), strict=True)
+            slot.replace([torch.cat(pair) for pair in pairs])
+        self.lengths += other.lengths
+
     def can_truncate(self, lengths: Sequence[int]) -> bool:
         """Whether every row can go back to its first `lengths` tokens."""
         pairs = list(zip(self.lengths, lengths, strict=True))

@@ -73,14 +73,15 @@ Verbs:
 Options:
   --version             Show the version.
   --install-completion  Complete verbs and options in this shell.
-  --help                Show this page; "headway VERB --help" tells more of a verb.
+  --help                Show this page; "headway VERB --help" tells more.
 
-A MODEL is a name of "headway models", a folder, a .gguf or .safetensors file, or a hub id (owner/name)."""
+A MODEL is a name that "headway models" lists, a folder, a .gguf or .safetensors
+file, or a hub id (owner/name)."""
 
 
 def command_of(verb: str) -> Callable[..., None]:
     """The verb's function."""
-    return import_module(f"headway.cli.{verb}").command  # type: ignore[no-any-return]
+    return import_module(f"headway.cli.{verb}").command
 
 
 def _call(verb: str, argv: list[str]) -> int:

@@ -30,7 +30,7 @@ def command(
     top_k: shared.TopK = None,
     top_p: shared.TopP = None,
     min_p: shared.MinP = None,
-    seed: shared.Seed = 0,
+    seed: shared.Seed = None,
     stop: shared.Stop = None,
     json: shared.Json = False,
     dtype: shared.Dtype = "auto",
@@ -88,7 +88,7 @@ class Talk:
         """
         self.conversation.say("user", question)
         said: list[str] = []
-        finish = None
+        finish: str | None = None
         try:
             for event in self._events():
                 said.append(event.text)
@@ -113,8 +113,9 @@ class Talk:
         return {"answer": text, "finish": finish}
 
     def _events(self) -> Iterator[Event]:
-        options = {**self.options, "seed": self.options.get("seed", 0) + self.answers}
-        request = self.model.request(self.conversation.messages, **options)  # type: ignore[misc]
+        options = self.options.copy()
+        options["seed"] = options.get("seed", 0) + self.answers
+        request = self.model.request(self.conversation.messages, **options)
         context = self.model.spec.decoder.context
         if len(request.prompt) >= context:
             way = "/undo takes the last turn back, /clear all" if self.interactive else "start a new one"

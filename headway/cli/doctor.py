@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -18,6 +19,8 @@ from headway.cli import machine, terminal
 from headway.cli.options import Json
 
 LIBRARIES = ("torch", "numpy", "tokenizers", "huggingface_hub", "jinja2", "typer", "rich")
+# One line of a distribution's metadata: 'openai>=2.0; extra == "serve"'.
+REQUIREMENT = re.compile(r"""(?P<package>[\w.-]+).*;.*\bextra\s*==\s*["'](?P<extra>[\w.-]+)""")
 Section = dict[str, Any]
 
 
@@ -190,13 +193,8 @@ def extras() -> list[Section]:
         return []
     named: dict[str, list[str]] = {}
     for line in wanted:
-        requirement, _, marker = line.partition(";")
-        if "extra ==" in marker:
-            extra = marker.partition("extra ==")[2].strip().strip("\"'() ")
-            package = requirement.strip()
-            for sign in "<>=!~[ ":
-                package = package.partition(sign)[0]
-            named.setdefault(extra, []).append(package)
+        if found := REQUIREMENT.match(line):
+            named.setdefault(found["extra"], []).append(found["package"])
     return [
         {
             "extra": extra,
@@ -228,7 +226,7 @@ def show(report: dict[str, Any]) -> None:
         lines += [("device", _device(device)) for device in report["devices"]]
         uses = report["headway"]
         if uses:
-            lines.append(("headway", f"device {uses['device']}, {uses['threads']} threads, dtype {uses['dtype']}"))
+            lines.append(("headway", f"device {uses['device']}, {_threads(uses['threads'])}, dtype {uses['dtype']}"))
             lines.append(("", f"attention {' and '.join(uses['attention'])}"))
         if report["a tiny model"]:
             lines.append(("self-test", f"a tiny model answered in {report['a tiny model']['seconds']} s"))
@@ -249,6 +247,10 @@ def _cores(cpu: Section) -> str:
     said = f"{cpu['cores']} cores"
     said += f", {cpu['allowed']} allowed" if cpu["allowed"] != cpu["cores"] else ""
     return said + (f", time for {cpu['limit']:g} granted" if cpu["limit"] else "")
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def _memory(ram: Section) -> str:

@@ -56,9 +56,10 @@ def draw(spec: ModelSpec, name: str) -> Node:
 
 def _stack(stack: StackSpec, sizes: dict[str, int]) -> Node:
     at = f"stacks.{stack.name}"
+    word = "layer" if len(stack.layers) == 1 else "layers"
     reads = f", reads {stack.memory}" if stack.memory else ""
     node = Node(
-        stack.name, f"{len(stack.layers)} layers, width {stack.width}, context {stack.context}{reads}", _sum(sizes, at)
+        stack.name, f"{len(stack.layers)} {word}, width {stack.width}, context {stack.context}{reads}", _sum(sizes, at)
     )
     node.children.append(Node("stem", _stem(stack.stem, stack.width), _sum(sizes, f"{at}.stem")))
     node.children += [Node("bias", _bias(bias), _sum(sizes, f"{at}.biases.{bias.name}")) for bias in stack.biases]
@@ -188,15 +189,12 @@ def _is_usual(scale: float, head_dim: int) -> bool:
 
 
 def _mask(mask: Mask) -> str:
-    match mask.before, mask.after:
-        case None, 0:
-            return "causal"
-        case before, 0:
-            return f"causal window {before + 1}"
-        case None, None:
-            return "sees all"
-        case before, after:
-            return f"sees {'all' if before is None else before} before and {'all' if after is None else after} after"
+    if mask.after == 0:
+        return "causal" if mask.before is None else f"causal window {mask.before + 1}"
+    if mask.before is None and mask.after is None:
+        return "sees all"
+    before, after = ("all" if reach is None else reach for reach in (mask.before, mask.after))
+    return f"sees {before} before and {after} after"
 
 
 def _rope(rope: Rope) -> str:

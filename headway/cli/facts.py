@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.machine import peak_memory
@@ -40,15 +41,14 @@ class Loading:
     def line(self) -> str:
         """For people."""
         return (
-            f"{self.model}: {amount(self.parameters)} parameters | {self.bits()} | "
+            f"{Path(self.model).name}: {amount(self.parameters)} parameters | {self.bits()} | "
             f"load {self.load_seconds:.2f} s (after {self.start_seconds:.1f} s of imports)"
         )
 
     def bits(self) -> str:
-        """How wide the weights are in the file and in memory."""
+        """How wide the weights are in memory, and in a file that has them otherwise."""
         stored, held = types(self.report.file_dtypes), types(self.report.dtypes)
-        kept = "" if stored == held else f", {held} in memory"
-        return f"{stored} file of {self.bits_per_weight:.1f} bits a weight{kept}"
+        return held if stored == held else f"{stored} file ({self.bits_per_weight:.1f} bits a weight), {held} in memory"
 
     def data(self) -> dict[str, Any]:
         """For programs."""

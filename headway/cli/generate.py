@@ -38,7 +38,7 @@ def command(
     top_k: shared.TopK = None,
     top_p: shared.TopP = None,
     min_p: shared.MinP = None,
-    seed: shared.Seed = 0,
+    seed: shared.Seed = None,
     stop: shared.Stop = None,
     n: Annotated[int | None, Option("--n", metavar="N", help="Answers to each prompt.")] = None,
     num_beams: Annotated[int | None, Option(metavar="N", help="Search with N beams; --n best are given.")] = None,
@@ -56,8 +56,8 @@ def command(
     if system is not None and not chat:
         raise RequestError("--system needs --chat: a system message is part of a chat template")
     asked = shared.checked(
-        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, stop=stop,
-        n=n, beams=num_beams,
+        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
+        stop=tuple(stop) if stop else None, n=n, beams=num_beams,
     )  # fmt: skip
 
     from headway.cli.facts import Clock

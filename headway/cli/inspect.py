@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -14,6 +13,7 @@ from headway.cli import options as shared
 from headway.cli import terminal
 from headway.cli.facts import types
 from headway.cli.terminal import amount, size
+from headway.errors import CheckpointError, RequestError
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -38,16 +38,19 @@ def command(
     """
     from headway.checkpoint.resolve import resolve
     from headway.checkpoint.store import open_store
+
+    path = resolve(model)
     from headway.loader import open_source
     from headway.model import find_tokenizer
 
-    path = resolve(model)
     with open_store(path) as store:
         source = open_source(path, store)
         sizes, report = measure(source), survey(source)
     tokenizer = find_tokenizer(path)
     if template:
-        print(tokenizer.chat_template if tokenizer is not None and tokenizer.chat_template else "", end="")
+        if tokenizer is None or tokenizer.chat_template is None:
+            raise RequestError(f"{model} has no chat template")
+        print(tokenizer.chat_template)
         return
     if json:
         terminal.print_json(as_data(model, source, sizes, report, tokenizer))
@@ -76,10 +79,23 @@ def measure(source: Source) -> dict[str, Any]:
 
 
 def survey(source: Source) -> dict[str, Any]:
-    """Which tensors become parameters, which are shared, and which nothing uses; CheckpointError for missing ones."""
-    from headway.loader import match
+    """Which tensors become parameters, which are shared, and which nothing uses.
 
-    used = {key for found in match(source) for key in found.keys}
+    CheckpointError for tensors that are missing or have another number of entries than the config gives them.
+    """
+    from headway.loader import match
+    from headway.spec.count import shapes
+
+    owned, used = shapes(source.spec), set[str]()
+    for found in match(source):
+        used.update(found.keys)
+        held = [source.store.entry(key).shape for key in found.keys]
+        due = [owned[path] for path in found.rule.paths]
+        if sum(map(math.prod, held)) != sum(map(math.prod, due)):
+            raise CheckpointError(
+                f"{source.path}: {found.keys[0]} has shape {list(held[0])}, but the config makes it {list(due[0])}; "
+                f"correct the config, or fetch the right weights"
+            )
     shared_keys = {key for alias in source.aliases for key in map(source.key, alias.keys) if key is not None}
     rest = sorted(source.names - used - shared_keys)
     ignored = [name for name in rest if any(fnmatchcase(name, pattern) for pattern in source.ignore)]
@@ -95,7 +111,17 @@ def tokenizer_data(tokenizer: Tokenizer | None) -> dict[str, Any] | None:
     """Facts of a tokenizer; None when the model has none."""
     if tokenizer is None:
         return None
-    return {}
+    return {
+        "description": repr(tokenizer),
+        "size": tokenizer.vocab_size,
+        "bos_id": tokenizer.bos_id,
+        "eos_ids": list(tokenizer.eos_ids),
+        "turn_end_ids": list(tokenizer.turn_end_ids),
+        "pad_id": tokenizer.pad_id,
+        "unk_id": tokenizer.unk_id,
+        "adds_bos": tokenizer.adds_bos,
+        "control": {tokenizer.token_text(token): token for token in sorted(tokenizer.control_ids)},
+    }
 
 
 def as_data(
@@ -126,14 +152,11 @@ def show(ref: str, source: Source, sizes: dict[str, Any], report: dict[str, Any]
     terminal.draw(branch(draw(source.spec, ref)))
     print()
     stored = f"{types(sizes['file_dtypes'])}, {8 * sizes['file_bytes'] / sizes['parameters']:.1f} bits a weight"
+    a_token, all_tokens = size(sizes["cache_bytes_per_token"]), size(sizes["cache_bytes_at_full_context"])
     lines = [
         ("file", f"{source.path} ({source.store.format}, {size(sizes['file_bytes'])}, {stored})"),
         ("memory", f"{size(sizes['memory_bytes'])} of weights as they are loaded"),
-        (
-            "cache",
-            f"{size(sizes['cache_bytes_per_token'])} a token, {size(sizes['cache_bytes_at_full_context'])} "
-            f"for a context of {source.spec.decoder.context}",
-        ),
+        ("cache", f"{a_token} a token, {all_tokens} for a context of {source.spec.decoder.context}"),
         ("tensors", tensors(report)),
         *tokenizer_lines(tokenizer),
     ]
@@ -164,4 +187,28 @@ def tensors(report: dict[str, Any]) -> str:
 
 def tokenizer_lines(tokenizer: Tokenizer | None) -> list[tuple[str, str]]:
     """Kind, size and special tokens, and how the chat template begins."""
-    return []
+    if tokenizer is None:
+        return [("tokenizer", "none")]
+    start = f"{_token(tokenizer, tokenizer.bos_id)} before every text" if tokenizer.adds_bos else "nothing"
+    ends = ", ".join(_token(tokenizer, token) for token in tokenizer.eos_ids) or "nothing"
+    control = [tokenizer.token_text(token) for token in sorted(tokenizer.control_ids)]
+    lines = [
+        ("tokenizer", f"{repr(tokenizer).removeprefix('Tokenizer(').removesuffix(')')}"),
+        ("", f"starts with {start}, ends with {ends}"),
+        ("", f"control tokens {' '.join(control[:NAMES])}{' ...' if len(control) > NAMES else ''}"),
+    ]
+    return [*lines, *_template_lines(tokenizer.chat_template)]
+
+
+def _token(tokenizer: Tokenizer, token: int | None) -> str:
+    return "none" if token is None else f"{tokenizer.token_text(token)} ({token})"
+
+
+def _template_lines(template: str | None) -> list[tuple[str, str]]:
+    if template is None:
+        return [("template", "none")]
+    lines = template.splitlines() or [""]
+    shown = [line if len(line) <= 160 else f"{line[:157]}..." for line in lines[:TEMPLATE_LINES]]
+    more = len(lines) > TEMPLATE_LINES or max(map(len, lines)) > 160
+    rows = [("template" if at == 0 else "", line) for at, line in enumerate(shown)]
+    return [*rows, ("", "(--template prints all of it)")] if more else rows

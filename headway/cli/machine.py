@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import platform
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ FLAGS = (
     ),
     *("asimd", "asimddp", "fphp", "i8mm", "bf16", "sve", "sve2"),
 )
+CONTROL = Path("/sys/fs/cgroup")  # where Linux keeps the limits of a container, in either version
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
@@ -48,7 +48,7 @@ def flags() -> tuple[str, ...]:
     """Those of FLAGS that the processor has."""
     listed = _field("/proc/cpuinfo", "flags") or _field("/proc/cpuinfo", "Features")
     known = set(listed.split())
-    if sys.platform == "darwin":
+    if platform.system() == "Darwin":
         found = {"asimddp": "FEAT_DotProd", "i8mm": "FEAT_I8MM", "bf16": "FEAT_BF16"}
         known = {flag for flag, name in found.items() if _sysctl(f"hw.optional.arm.{name}") == "1"}
     return tuple(flag for flag in FLAGS if flag in known)
@@ -56,7 +56,7 @@ def flags() -> tuple[str, ...]:
 
 def allowed_cores() -> int:
     """Cores that this process may run on."""
-    if sys.platform == "linux":
+    if platform.system() == "Linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
@@ -64,10 +64,10 @@ def allowed_cores() -> int:
 def core_limit() -> float:
     """How many cores' worth of time the control group grants; infinity where it does not count."""
     with suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = (CONTROL / "cpu.max").read_text().split()
         return int(quota) / int(period) if quota != "max" else math.inf
     with suppress(OSError, ValueError):
-        group = Path("/sys/fs/cgroup/cpu")
+        group = CONTROL / "cpu"
         quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
         return int(quota) / int(period) if int(quota) > 0 else math.inf
     return math.inf
@@ -95,12 +95,12 @@ def memory() -> Memory:
 
 def peak_memory() -> int:
     """The most bytes of memory that this process has had at once; 0 where the system does not say."""
-    if sys.platform == "win32":
+    if platform.system() == "Windows":
         return 0
     import resource
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+    return most if platform.system() == "Darwin" else most * 1024
 
 
 def _field(file: str, name: str) -> str:
@@ -121,13 +121,13 @@ def _kibibytes(name: str) -> int:
 def _first_number(*names: str) -> int:
     for name in names:
         with suppress(OSError, ValueError):
-            return int(Path("/sys/fs/cgroup", name).read_text())
+            return int((CONTROL / name).read_text())
     return 0
 
 
 def _sysctl(name: str) -> str:
     """A value of macOS."""
-    if sys.platform != "darwin":
+    if platform.system() != "Darwin":
         return ""
     import subprocess
 

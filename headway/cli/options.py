@@ -34,7 +34,7 @@ TopP = Annotated[
 MinP = Annotated[
     float | None, Option(metavar="P", help="Choose among tokens of at least P times the highest probability.")
 ]
-Seed = Annotated[int, Option(metavar="N", help="The same seed draws the same answer.")]
+Seed = Annotated[int | None, Option(metavar="N", help="The same seed draws the same answer; 0 if not given.")]
 Stop = Annotated[
     list[str] | None, Option(metavar="TEXT", help="End the answer before this text; may be given several times.")
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 import warnings
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+# A line break in JSON is never inside a string, so these find structure only.
+PLAIN_LIST, BREAK = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]"), re.compile(r"\n\s*")
 
 PATIENCE = 5.0  # seconds between two plain lines of progress
 
@@ -83,8 +87,9 @@ def write(text: str) -> None:
 
 
 def print_json(data: Any, *, lines: bool = False) -> None:
-    """`data` as the JSON on stdout; with `lines` it takes one line."""
-    write(json.dumps(data, ensure_ascii=False, indent=None if lines else 2) + "\n")
+    """`data` as the JSON on stdout, lists of plain values on one line each; with `lines` all of it takes one line."""
+    text = json.dumps(data, ensure_ascii=False, indent=None if lines else 2)
+    write(PLAIN_LIST.sub(lambda found: f"[{BREAK.sub(' ', found[1])}]", text) + "\n")
 
 
 def read_stdin() -> str:

@@ -9,6 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from headway.errors import RequestError
+from headway.generate.check import whole
 from headway.generate.past import Network, Past
 from headway.generate.request import Completion, Event, Limits, Request, Sampling, TokenLogprob, join
 from headway.generate.sampling import Known, choose, greedy, measure
@@ -26,6 +28,10 @@ class Engine:
         self, network: Network, tokenizer: Texts | None = None, *, chunk: int = 512, rows: int = 64, cached: bool = True
     ) -> None:
         """`chunk`: prompt tokens of a row in one step; `rows`: answers at once, further ones wait."""
+        whole("chunk", chunk, low=1)
+        whole("rows", rows, low=1)
+        if not network.spec.heads:
+            raise RequestError(f"model {network.spec.name} has no language-model head, so it generates no text")
         self.network, self.tokenizer = network, tokenizer
         self.chunk, self.rows, self.cached = chunk, rows, cached
         decoder, head = network.spec.decoder, network.spec.heads[0]
@@ -64,7 +70,9 @@ class Engine:
         )
 
     def _events(self, requests: list[Request]) -> Iterator[Event]:
-        running = Running(self, requests)
+        running = Running(self)
+        for request in requests:
+            running.add(request)
         while running.busy:
             yield from running.step()
 
@@ -72,10 +80,17 @@ class Engine:
 class Running:
     """Requests under way: those that wait, those whose prompt is being computed, those that answer."""
 
-    def __init__(self, engine: Engine, requests: Iterable[Request]) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.waiting = deque(enumerate(requests))
+        self.waiting: deque[tuple[int, Request]] = deque()
         self.groups: list[Group] = []
+        self._added = 0
+
+    def add(self, request: Request) -> int:
+        """Let a checked request in as soon as there is room; returns the number that its events carry."""
+        self.waiting.append((self._added, request))
+        self._added += 1
+        return self._added - 1
 
     @property
     def busy(self) -> bool:
@@ -96,6 +111,8 @@ class Running:
         return events
 
     def _admit(self) -> None:
+        if not self.waiting:
+            return
         room = self.engine.rows - sum(row.answers for group in self.groups for row in group.rows)
         alike: dict[tuple[int, int], list[Sequence]] = {}
         while self.waiting and self.waiting[0][1].n <= room:

@@ -40,7 +40,7 @@ class Advance:
     logits: Tensor | None  # B T V of the tokens just computed ("all"), or B 1 V of each row's last one ("last")
     starts: tuple[int, ...]  # tokens of each row that were computed before
     counts: tuple[int, ...]  # tokens of each row that this step computed
-    ready: list[int]  # rows whose known tokens are all computed; only their last logits are of use
+    ready: list[int]  # rows that this step made complete; only their last logits are of use
 
 
 class Past:
@@ -49,7 +49,7 @@ class Past:
     def __init__(self, network: Network, *, chunk: int, cached: bool = True) -> None:
         self.network, self.chunk, self.cached = network, chunk, cached
         self.cache: Cache | None = None
-        self._context = network.spec.decoder.context
+        self._device, self._context = network.device, network.spec.decoder.context
         self._ropes = changing_ropes(network.spec)
         self._regimes: list[tuple[int, ...]] = []
 
@@ -64,10 +64,7 @@ class Past:
         if self.cache is None or other.cache is None:
             self.cache, self._regimes = self.cache or other.cache, self._regimes + other._regimes
             return
-        capacity = max(self.cache.capacity, other.cache.capacity)
-        self.cache.reserve(capacity)
-        other.cache.reserve(capacity)
-        append(self.cache, other.cache)
+        self.cache.extend(other.cache)
         self._regimes += other._regimes
 
     def advance(self, known: Sequence[Sequence[int]], keep: Keep = "last") -> Advance:
@@ -76,14 +73,14 @@ class Past:
         Logits are left out where `keep` is "last" and no row has caught up yet.
         """
         if not self.cached:
-            batch = Batch.of(known, device=self.network.device)
+            batch = Batch.of(known, device=self._device)
             return Advance(self.network(batch, keep=keep).logits, batch.starts, batch.lengths, list(range(len(known))))
         horizons = [len(tokens) for tokens in known]
         cache = self._prepare(horizons)
         starts = cache.lengths
         rows = [tokens[start : start + self.chunk] for tokens, start in zip(known, starts, strict=True)]
-        batch = Batch.of(rows, starts=starts, horizons=horizons, device=self.network.device)
-        ready = [row for row, length in enumerate(horizons) if starts[row] + batch.lengths[row] == length]
+        batch = Batch.of(rows, starts=starts, horizons=horizons, device=self._device)
+        ready = [row for row, length in enumerate(horizons) if rows[row] and starts[row] + len(rows[row]) == length]
         output = self.network(batch, cache, keep="none" if keep == "last" and not ready else keep)
         return Advance(output.logits, starts, batch.lengths, ready)
 
@@ -108,14 +105,6 @@ class Past:
         self._regimes = now
         if lengths != list(cache.lengths):
             cache.truncate(lengths)
-
-
-def append(cache: Cache, other: Cache) -> None:
-    """Put the rows of `other` behind those of `cache`; both have the same capacity, so their slots the same shape."""
-    for path, slot in cache.slots.items():
-        pairs = zip(slot.tensors(), other.slots[path].tensors(), strict=True)
-        slot.replace([torch.cat(pair) for pair in pairs])
-    cache.lengths += other.lengths
 
 
 def changing_ropes(spec: ModelSpec) -> list[Rope]:

@@ -11,6 +11,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
+from headway.errors import CheckpointError
 from headway.generate.request import BAN, ONLY, Sampling, TokenLogprob
 
 NEVER = -math.inf
@@ -33,7 +34,8 @@ class Known:
     def of(cls, known: Iterable[int], vocab: int, device: torch.device | str = "cpu") -> Known:
         """The known ids among the `vocab` ids of a head."""
         inside = frozenset(token for token in known if 0 <= token < vocab)
-        assert inside, "a tokenizer knows at least one id of its model"
+        if not inside:
+            raise CheckpointError(f"the tokenizer knows none of the model's {vocab} ids; it belongs to another model")
         width = max(inside) + 1
         gaps = sorted(set(range(width)) - inside)
         return cls(inside, width, torch.tensor(gaps, device=device) if gaps else None)
@@ -246,6 +248,6 @@ def measure(logits: Tensor, tokens: Sequence[int], top: int) -> list[TokenLogpro
 
 def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Values and ids [N, count] of the largest, best first; of equal ones the lowest id first."""
-    kept = top_k(logits, count)
-    values, ids = kept.sort(dim=-1, descending=True, stable=True)
-    return values[..., :count], ids[..., :count]
+    ids = top_k(logits, count).topk(count).indices.sort(dim=-1).values
+    values, order = logits.gather(-1, ids).sort(dim=-1, descending=True, stable=True)
+    return values, ids.gather(-1, order)

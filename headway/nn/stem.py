@@ -35,7 +35,8 @@ class TokenStem(nn.Module):
             self.norm = make_norm(spec.norm, spec.width)
             self._after.append(self.norm)
         if spec.drop:
-            self._after.append(nn.Dropout(spec.drop))
+            self.drop = nn.Dropout(spec.drop)
+            self._after.append(self.drop)
         if spec.width != width:
             self.project = Linear(spec.width, width, bias=True)
             self._after.append(self.project)

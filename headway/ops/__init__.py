@@ -1,1 +1,1 @@
-"""Tensor functions without parameters: B batch, T queries, S keys, D width, H heads, K key heads, E head size, V vocabulary."""
+"""Tensor functions without parameters: B rows, T queries, S keys, H heads, K key heads, E head size, D width."""

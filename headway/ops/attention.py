@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What queries see of keys: everything, the causal triangle (T = S), or what `allowed` [B|1, 1, T, S] says."""
+    """What queries see of keys: everything, the causal triangle (T = S), or what `allowed` says."""
 
     kind: str  # "all", "causal" or "some"
-    allowed: Tensor | None = None
+    allowed: Bool[Tensor, "#B 1 T S"] | None = None
 
     def mask(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
         """The boolean mask, drawn where the kind only names it; None when everything is seen."""
@@ -37,19 +38,19 @@ Watch = Callable[[str, Tensor], Tensor]
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    q: Float[Tensor, "B H T E"],
+    k: Float[Tensor, "B K S E"],
+    v: Float[Tensor, "B K S Ev"],
     seen: Seen,
     scoring: Scoring,
-    bias: Tensor | None = None,
-    sinks: Tensor | None = None,
+    bias: Float[Tensor, "B H T S"] | None = None,
+    sinks: Float[Tensor, " H"] | None = None,
     watch: Watch | None = None,
-) -> Tensor:
-    """Weighted values [B, H, T, Ev] of q [B, H, T, E] over k [B, K, S, E] and v [B, K, S, Ev] (arXiv 1706.03762, eq. 1).
+) -> Float[Tensor, "B H T Ev"]:
+    """Weighted values of q over k and v (arXiv 1706.03762, equation 1); query head h reads key head h // (H/K).
 
-    Query head h reads key head h // (H/K). `bias` [B, H, T, S] is added to the scaled scores, `sinks` [H]
-    join the softmax and read nothing, `watch` sees "scores" and "weights" and may replace them.
+    `bias` is added to the scaled scores, `sinks` join the softmax and read nothing, `watch` sees "scores"
+    and "weights" and may replace them.
     """
     return BACKENDS[backend(scoring, sinks is not None, watch is not None)](q, k, v, seen, scoring, bias, sinks, watch)
 
@@ -60,15 +61,15 @@ def backend(scoring: Scoring, sinks: bool, watched: bool) -> str:
 
 
 def fused(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    q: Float[Tensor, "B H T E"],
+    k: Float[Tensor, "B K S E"],
+    v: Float[Tensor, "B K S Ev"],
     seen: Seen,
     scoring: Scoring,
-    bias: Tensor | None,
-    sinks: Tensor | None,
+    bias: Float[Tensor, "B H T S"] | None,
+    sinks: Float[Tensor, " H"] | None,
     watch: Watch | None,
-) -> Tensor:
+) -> Float[Tensor, "B H T Ev"]:
     """PyTorch's scaled_dot_product_attention: never forms the matrix of scores."""
     heads, keys = q.shape[1], k.shape[1]
     allowed = seen.allowed
@@ -86,15 +87,15 @@ def fused(
 
 
 def eager(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    q: Float[Tensor, "B H T E"],
+    k: Float[Tensor, "B K S E"],
+    v: Float[Tensor, "B K S Ev"],
     seen: Seen,
     scoring: Scoring,
-    bias: Tensor | None,
-    sinks: Tensor | None,
+    bias: Float[Tensor, "B H T S"] | None,
+    sinks: Float[Tensor, " H"] | None,
     watch: Watch | None,
-) -> Tensor:
+) -> Float[Tensor, "B H T Ev"]:
     """The formula written out, scores and softmax in float32; the readable twin of `fused`."""
     _batch, heads, queries, _ = q.shape
     groups = heads // k.shape[1]
@@ -117,7 +118,7 @@ def eager(
     return (grouped_weights @ v.float()[:, :, None]).flatten(1, 2).to(q.dtype)
 
 
-def softmax_with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
+def softmax_with_sinks(scores: Float[Tensor, "B H T S"], sinks: Float[Tensor, " H"] | None) -> Float[Tensor, "B H T S"]:
     """Softmax over keys; each head's sink takes its share and the rest sum to less than one."""
     if sinks is None:
         return scores.softmax(dim=-1)
@@ -125,8 +126,10 @@ def softmax_with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
     return torch.cat([scores, column], dim=-1).softmax(dim=-1)[..., :-1]
 
 
-def additive(seen: Seen, bias: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """Bias and mask as one tensor [B, H, T, S] in q's dtype, minus infinity where nothing is seen."""
+def additive(
+    seen: Seen, bias: Float[Tensor, "B H T S"], q: Float[Tensor, "B H T E"], k: Float[Tensor, "B K S E"]
+) -> Float[Tensor, "B H T S"]:
+    """Bias and mask as one tensor in q's dtype, minus infinity where nothing is seen."""
     mask = seen.mask(q.shape[2], k.shape[2], q.device)
     return (bias if mask is None else bias.masked_fill(~mask, float("-inf"))).to(q.dtype)
 

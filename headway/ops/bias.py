@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from headway.spec.position import Alibi, BucketBias
@@ -21,14 +22,14 @@ def alibi_slopes(spec: Alibi) -> list[float]:
     return first + between[: spec.heads - below]
 
 
-def alibi(spec: Alibi, positions: Tensor, key_positions: Tensor) -> Tensor:
-    """-slope * |distance| as float32 [B, H, T, S]."""
+def alibi(spec: Alibi, positions: Int[Tensor, "B T"], key_positions: Int[Tensor, "#B S"]) -> Float[Tensor, "B H T S"]:
+    """-slope * |distance|, float32."""
     distance = (key_positions[:, None, :] - positions[:, :, None]).abs().float()
     slopes = torch.tensor(alibi_slopes(spec), device=positions.device)
     return -slopes[None, :, None, None] * distance[:, None]
 
 
-def buckets(spec: BucketBias, distance: Tensor) -> Tensor:
+def buckets(spec: BucketBias, distance: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
     """Bucket of each `key_position - query_position`: exact for the near half, logarithmic up to max_distance."""
     count, start = spec.buckets, torch.zeros_like(distance)
     if spec.bidirectional:
@@ -43,7 +44,12 @@ def buckets(spec: BucketBias, distance: Tensor) -> Tensor:
     return start + torch.where(distance < exact, distance, far)
 
 
-def bucketed(spec: BucketBias, table: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
-    """The table's number [buckets, H] for every distance, as float32 [B, H, T, S]."""
+def bucketed(
+    spec: BucketBias,
+    table: Float[Tensor, "buckets H"],
+    positions: Int[Tensor, "B T"],
+    key_positions: Int[Tensor, "#B S"],
+) -> Float[Tensor, "B H T S"]:
+    """The table's number for the bucket of every distance, float32."""
     distance = key_positions[:, None, :] - positions[:, :, None]
     return table.float()[buckets(spec, distance)].permute(0, 3, 1, 2)

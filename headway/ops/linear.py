@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 # From so many rows on, widening the weights to float32 costs less than a matrix product in half precision.
@@ -20,8 +21,10 @@ def has_half_matmul() -> bool:
     return bool(flags) and "AVX512" in capability
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [..., in] times weight [out, in], plus bias [out]; the result has x's dtype.
+def linear(
+    x: Float[Tensor, "*any in"], weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None = None
+) -> Float[Tensor, "*any out"]:
+    """x W^T + b in x's dtype.
 
     On a CPU without half-precision matrix hardware many rows of float16 or bfloat16 are multiplied in
     float32, which is faster there and no less exact; a few rows are bound by reading the weights.

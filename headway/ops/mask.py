@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headway.spec.position import Mask
 
 
-def visible(mask: Mask, positions: Tensor, segments: Tensor, key_positions: Tensor, key_segments: Tensor) -> Tensor:
-    """Boolean [B, 1, T, S]: true where query (B T) may read key (B S).
+def visible(
+    mask: Mask,
+    positions: Int[Tensor, "B T"],
+    segments: Int[Tensor, "B T"],
+    key_positions: Int[Tensor, "#B S"],
+    key_segments: Int[Tensor, "#B S"],
+) -> Bool[Tensor, "B 1 T S"]:
+    """True where a query may read a key.
 
     Equal segments see each other within the mask. A padding query (segment 0) sees every key: its
     output is never read, and a softmax over nothing would be NaN.

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 
-def layer_norm(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+def layer_norm(
+    x: Float[Tensor, "*any"],
+    shape: tuple[int, ...],
+    weight: Float[Tensor, "*shape"] | None,
+    bias: Float[Tensor, "*shape"] | None,
+    eps: float,
+) -> Float[Tensor, "*any"]:
     """(x - mean) / sqrt(var + eps) * weight + bias over the dimensions `shape` (arXiv 1607.06450)."""
     if weight is not None and weight.dtype != x.dtype:
         bias = None if bias is None else bias.float()
@@ -15,7 +22,9 @@ def layer_norm(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: T
     return F.layer_norm(x, shape, weight, bias, eps)
 
 
-def rms_norm(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, eps: float) -> Tensor:
+def rms_norm(
+    x: Float[Tensor, "*any"], shape: tuple[int, ...], weight: Float[Tensor, "*shape"] | None, eps: float
+) -> Float[Tensor, "*any"]:
     """x / sqrt(mean(x^2) + eps) * weight over the dimensions `shape` (arXiv 1910.07467, equation 4).
 
     A weight of another dtype than x multiplies in float32, before the result is rounded to x's dtype.

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from headway.spec.position import (
@@ -27,12 +28,12 @@ from headway.spec.position import (
 class Rotation:
     """Tables for one rope at the positions of one batch, float32 whatever the model's dtype."""
 
-    cos: Tensor  # B 1 T dim
-    sin: Tensor  # B 1 T dim, with the sign that each entry's partner takes
+    cos: Float[Tensor, "B 1 T dim"]
+    sin: Float[Tensor, "B 1 T dim"]  # with the sign that each entry's partner takes
     pairing: Pairing
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [B, H, T, E] turned."""
+    def __call__(self, x: Float[Tensor, "B H T E"]) -> Float[Tensor, "B H T E"]:
+        """x turned."""
         return rotate(x, self)
 
 
@@ -105,8 +106,8 @@ def _signs(dim: int, pairing: Pairing, device: torch.device) -> Tensor:
     return signs
 
 
-def rotation(rope: Rope, positions: Tensor, horizons: Sequence[int]) -> Rotation:
-    """Tables for `positions` [B, T]; `horizons` gives each row's whole length, which some scalings depend on."""
+def rotation(rope: Rope, positions: Int[Tensor, "B T"], horizons: Sequence[int]) -> Rotation:
+    """Tables for `positions`; `horizons` gives each row's whole length, which some scalings depend on."""
     regimes = [rope.regime(length) for length in horizons]
     device = positions.device
     if len(set(regimes)) == 1:
@@ -119,8 +120,8 @@ def rotation(rope: Rope, positions: Tensor, horizons: Sequence[int]) -> Rotation
     return Rotation(cos * factor, sin * factor, rope.pairing) if factor != 1.0 else Rotation(cos, sin, rope.pairing)
 
 
-def rotate(x: Tensor, by: Rotation) -> Tensor:
-    """Turn the first `dim` entries of every head of x [B, H, T, E]; the result has x's dtype.
+def rotate(x: Float[Tensor, "B H T E"], by: Rotation) -> Float[Tensor, "B H T E"]:
+    """Turn the first `dim` entries of every head; the result has x's dtype.
 
     Each entry becomes itself * cos + its partner * sin: the sign of the 2x2 rotation sits in the table.
     """

@@ -144,7 +144,7 @@ def run_branch(
     mixed = mix(branch.mixer, Below(weights, branch.name), normed, around)
     mixed = normalize(branch.norm_out, weights, f"{branch.name}_norm_out", mixed)
     if isinstance(branch.scale, LayerScale):
-        scale: Vector = weights[f"{branch.name}_scale"]
+        scale: Vector = weights[f"{branch.name}_scale.weight"]
         return [[factor * value for factor, value in zip(scale, row, strict=True)] for row in mixed]
     return [times(branch.scale, row) for row in mixed]
 

@@ -76,10 +76,12 @@ class _File:
         self.tokens = self._tokens()
         types = self._numbers("token_type", np.int64)
         self.types = self._guessed_types() if types is None else types
+        self._mark_control()
         # Converters fill gaps of the vocabulary with such names: no text makes them and they mean nothing.
         self.known = np.array([bool(token) for token in self.tokens])
         self.known[[at for at in np.flatnonzero(self.types == _UNUSED) if _FILLER.fullmatch(self.tokens[at])]] = False
         self.defaults: dict[str, int] = {}
+        self.marked = False  # user-defined tokens are found after spaces have become marks
 
     def get(self, key: str, default: Any = None) -> Any:
         return self._metadata.get(f"tokenizer.ggml.{key}", default)
@@ -141,6 +143,14 @@ class _File:
     def more_ends(self) -> tuple[int, ...]:
         return tuple(self._checked(key, at) for key in _MORE_ENDS if (at := self.get(key)) not in (None, -1, _NO_ID))
 
+    def _mark_control(self) -> None:
+        """Tokens that begin or end a text are control tokens whatever their type says; others if users defined them."""
+        ends = {"bos_token_id", "eos_token_id", *_MORE_ENDS}
+        for key in {*(key for keys in _NAMES.values() for key in keys), *_MORE_ENDS} - {"unknown_token_id"}:
+            at = self.get(key)
+            if isinstance(at, int) and 0 <= at < len(self.tokens) and (key in ends or self.types[at] == _USER):
+                self.types[at] = _CONTROL
+
     def _checked(self, key: str, at: Any) -> int:
         if not 0 <= int(at) < len(self.tokens):
             raise TokenizerError(f"tokenizer.ggml.{key}: {at} is outside the vocabulary of {len(self.tokens)} tokens")
@@ -169,10 +179,8 @@ class _File:
     def _guessed_types(self) -> np.ndarray:
         types = np.full(len(self.tokens), _NORMAL)
         types[[at for at, token in enumerate(self.tokens) if BYTE_TOKEN.fullmatch(token)]] = _BYTE
-        for keys in (*_NAMES.values(), *((key,) for key in _MORE_ENDS)):
-            for key in keys:
-                if isinstance(at := self.get(key), int) and 0 <= at < len(types):
-                    types[at] = _CONTROL
+        if isinstance(unknown := self.get("unknown_token_id"), int) and 0 <= unknown < len(types):
+            types[unknown] = _UNKNOWN
         return types
 
     def _refuse_repeated(self) -> NoReturn:
@@ -235,8 +243,8 @@ def _sentencepiece_bpe(file: _File) -> tuple[tokenizers.Tokenizer, _Wrapping]:
 
     file.defaults = {"unk_token": 0, "bos_token": 1, "eos_token": 2}
     merges = file.merges() if file.get("merges") is not None else _merges_of_scores(file)
-    core = tokenizers.Tokenizer(_bpe(_spelled(file), merges, **_unknown(file)))
     prefix = file.flag("add_space_prefix", default=True)
+    core = tokenizers.Tokenizer(_bpe(_spelled(file, prefix), merges, **_unknown(file)))
     steps = _unicode_and_spaces(file, collapse=False)
     if prefix:
         steps.append(normalizers.Prepend(SPACE))
@@ -251,7 +259,7 @@ def _raw_bpe(file: _File) -> tuple[tokenizers.Tokenizer, _Wrapping]:
     import tokenizers
     from tokenizers import decoders, normalizers
 
-    core = tokenizers.Tokenizer(_bpe(_spelled(file), file.merges(), **_unknown(file)))
+    core = tokenizers.Tokenizer(_bpe(_spelled(file, prefix=False), file.merges(), **_unknown(file)))
     core.normalizer = normalizers.Replace(" ", SPACE)
     core.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     return core, _starts_and_ends(file, start=True, end=False)
@@ -268,11 +276,9 @@ def _unigram(file: _File) -> tuple[tokenizers.Tokenizer, _Wrapping]:
     vocabulary = list(zip(file.tokens, file.scores().tolist(), strict=True))
     model = models.Unigram(vocabulary, unk_id=unknown, byte_fallback=_has_bytes(file))
     core = tokenizers.Tokenizer(model)
-    collapse = file.flag("remove_extra_whitespaces", default=True)
-    core.normalizer = normalizers.Sequence(_unicode_and_spaces(file, collapse))
+    core.normalizer = normalizers.Sequence(_unicode_and_spaces(file, collapse=True))
     scheme = "always" if file.flag("add_space_prefix", default=True) else "never"
-    mark = library.Metaspace(replacement=SPACE, prepend_scheme=scheme, split=True)
-    core.pre_tokenizer = library.Sequence([library.WhitespaceSplit(), mark]) if collapse else mark
+    core.pre_tokenizer = library.Metaspace(replacement=SPACE, prepend_scheme=scheme, split=True)
     decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme=scheme, split=True)
     core.decoder = decoders.Sequence([decoders.ByteFallback(), decoder]) if _has_bytes(file) else decoder
     return core, _starts_and_ends(file, start=False, end=True)
@@ -339,10 +345,12 @@ def _merges_of_scores(file: _File) -> list[tuple[str, str]]:
     return merges
 
 
-def _spelled(file: _File) -> dict[str, int]:
-    """The vocabulary; user-defined tokens are spelled as text has them, with spaces."""
+def _spelled(file: _File, prefix: bool) -> dict[str, int]:
+    """The vocabulary; user-defined tokens are spelled as they are looked for: after normalizing, or before."""
+    file.marked = not prefix
+    found, written = (" ", SPACE) if file.marked else (SPACE, " ")
     for at in file.ids(_USER):
-        file.tokens[at] = file.tokens[at].replace(SPACE, " ")
+        file.tokens[at] = file.tokens[at].replace(found, written)
     return file.vocabulary()
 
 
@@ -365,8 +373,8 @@ def _unicode_and_spaces(file: _File, collapse: bool) -> list[Any]:
             steps.append(normalizers.Precompiled(charsmap))
         except Exception as error:  # noqa: BLE001  the library raises Exception itself
             raise TokenizerError(f"tokenizer.ggml.precompiled_charsmap: {' '.join(str(error).split())}") from None
-    if collapse or file.flag("remove_extra_whitespaces", default=False):
-        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    if file.flag("remove_extra_whitespaces", collapse):
+        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
     return steps
 
 
@@ -393,7 +401,8 @@ def _add_tokens(core: tokenizers.Tokenizer, file: _File) -> None:
 
     special = file.ids(_CONTROL, _UNKNOWN)
     core.add_special_tokens([AddedToken(file.tokens[at], normalized=False, special=True) for at in special])
-    core.add_tokens([AddedToken(file.tokens[at], normalized=False, special=False) for at in file.ids(_USER)])
+    user = [file.tokens[at] for at in file.ids(_USER)]
+    core.add_tokens([AddedToken(token, normalized=file.marked and SPACE in token, special=False) for token in user])
 
 
 def _pair(merge: Any, at: int) -> tuple[str, str]:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-# Two planes of characters that Unicode leaves to private agreements: stand-ins for what a user typed.
+from headway.errors import DataError
+
+# A plane of characters that Unicode leaves to private agreements: stand-ins for what a user typed.
 _PRIVATE: Final = range(0xF0000, 0xFFFFE)
 
 Text = Callable[[str], str]
@@ -33,7 +35,6 @@ class ControlTokens:
     def __init__(self, added: Iterable[AddedToken]) -> None:
         self._by_text = {token.text: token for token in added if token.text}
         self.texts = tuple(text for text, token in self._by_text.items() if token.special)
-        self.normalized = any(token.special and token.normalized for token in self._by_text.values())
 
     @cached_property
     def typed(self) -> re.Pattern[str]:
@@ -71,6 +72,12 @@ class ControlTokens:
         if start < len(text):
             yield text[start:]
 
+    def first(self, text: str) -> tuple[int, ...]:
+        """The first control token in a text; if there is none, the first other added token that is more than blanks."""
+        added = [self._by_text[match[0]] for match in self._any_added.finditer(text)]
+        added = [token for token in added if token.special] or [token for token in added if token.text.strip()]
+        return tuple(token.id for token in added[:1])
+
     def open_end(self, text: str) -> str:
         """The end of a text that could become a control token with what follows it, '' for most texts."""
         for size in range(min(len(text), self._longest - 1), 0, -1):
@@ -107,7 +114,10 @@ class Shield:
 
     def _stand_in(self, text: str) -> str:
         if text not in self._by_text:
-            self._by_text[text] = next(self._free)
+            free = next(self._free, None)
+            if free is None:
+                raise DataError("messages: every character from U+F0000 to U+FFFFD is in use; leave some of them out")
+            self._by_text[text] = free
         return self._by_text[text]
 
 

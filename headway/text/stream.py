@@ -52,12 +52,12 @@ class ByteStream:
 class WindowStream:
     """For decoders that look at neighbouring tokens (WordPiece): decodes a short window with and without the new id."""
 
-    _CONTEXT = 8
+    CONTEXT: Final = 8
 
     def __init__(self, decode: Callable[[Sequence[int]], str], prompt: Sequence[int]) -> None:
         """`prompt` holds the ids before the stream: the window starts with its end."""
         self._decode = decode
-        self._window = list(prompt[-self._CONTEXT :])
+        self._window = list(prompt[-self.CONTEXT :])
         self._shown = decode(self._window)
 
     def push(self, token: int) -> str:
@@ -74,6 +74,6 @@ class WindowStream:
 
     def _show(self, text: str) -> str:
         new = text[len(self._shown) :]
-        self._window = self._window[-self._CONTEXT :]
+        self._window = self._window[-self.CONTEXT :]
         self._shown = self._decode(self._window)
         return new

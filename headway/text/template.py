@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     import jinja2
 
 _REASONING: Final = ("reasoning_content", "thinking", "reasoning")
+_TEXT_PARTS: Final = ("text", "input_text", "output_text")
 _UNFINISHED: Final = "\U0010fffd"
+
+
+class _FailedError(TemplateError):
+    """A template that stumbled, as opposed to one that refused in its own words."""
 
 
 class ChatTemplate:
@@ -119,9 +124,9 @@ def _message(message: Any, at: int) -> dict[str, Any]:
         raise TemplateError(f"messages[{at}].content: {_shown(content)}; give a string or a list of parts")
     for part in content if isinstance(content, list) else ():
         if not isinstance(part, (str, dict)):
-            raise TemplateError(
-                f"messages[{at}].content: {_shown(part)}; a part is a mapping such as {{'type': 'text'}}"
-            )
+            raise TemplateError(f"messages[{at}].content: {_shown(part)}; give parts with a type, or strings")
+        if isinstance(part, dict) and part.get("type") in _TEXT_PARTS and _part_text(part) is None:
+            raise TemplateError(f"messages[{at}].content: {_shown(part)}; a part of this type needs a string as 'text'")
     # A key with None is what APIs send for "nothing here"; templates expect the key to be absent.
     message = {key: value for key, value in message.items() if value is not None}
     reasoning = next((message[name] for name in _REASONING if name in message), None)
@@ -151,9 +156,10 @@ def _render(template: jinja2.Template, given: dict[str, Any]) -> str:
         refusal = None
         if not _garbled(text, chat):
             break
+    if isinstance(refusal, _FailedError) or (refusal is None and _garbled(text, chat)):
+        _refuse_other_parts(chat)
     if refusal is not None:
         raise refusal
-    _refuse_dropped_parts(text, chat)
     return text
 
 
@@ -210,13 +216,15 @@ def _garbled(text: str, chat: list[dict[str, Any]]) -> bool:
     return False
 
 
-def _refuse_dropped_parts(text: str, chat: list[dict[str, Any]]) -> None:
+def _refuse_other_parts(chat: list[dict[str, Any]]) -> None:
+    """Parts other than text are what a template could not take, if there are any."""
     for at, message in enumerate(chat):
         content = message.get("content")
-        if isinstance(content, list) and str(content) in text:
-            kinds = sorted({str(part.get("type")) for part in content if _part_text(part) is None})
+        parts = [part for part in content if _part_text(part) is None] if isinstance(content, list) else []
+        if parts:
+            kinds = ", ".join(sorted({str(part.get("type")) for part in parts}))
             raise TemplateError(
-                f"messages[{at}].content: parts of type {', '.join(kinds)}, but this chat template takes text only"
+                f"messages[{at}].content: parts of type {kinds}, but this chat template takes text only"
             )
 
 
@@ -224,7 +232,7 @@ def _part_text(part: Any) -> str | None:
     if isinstance(part, str):
         return part
     text = part.get("text")
-    return text if isinstance(text, str) and part.get("type", "text") in ("text", "input_text", "output_text") else None
+    return text if isinstance(text, str) and part.get("type", "text") in _TEXT_PARTS else None
 
 
 def _argument_strings(message: dict[str, Any]) -> Iterator[str]:
@@ -259,9 +267,9 @@ def _run(template: jinja2.Template, given: dict[str, Any]) -> str:
     except _refusal() as error:
         raise TemplateError(f"the chat template refuses the messages: {_one_line(error)}") from None
     except jinja2.exceptions.SecurityError as error:
-        raise TemplateError(f"the chat template may not do that: {_one_line(error)}") from None
+        raise _FailedError(f"the chat template may not do that: {_one_line(error)}") from None
     except Exception as error:  # noqa: BLE001  a template is code from a model's folder: whatever it raises is its fault
-        raise TemplateError(f"the chat template fails: {type(error).__name__}: {_one_line(error)}") from None
+        raise _FailedError(f"the chat template fails: {type(error).__name__}: {_one_line(error)}") from None
 
 
 @lru_cache(maxsize=64)

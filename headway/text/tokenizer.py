@@ -6,12 +6,13 @@ import copy
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headway.errors import DataError, TemplateError, TokenizerError
 from headway.text.gguf_vocab import read_vocabulary
-from headway.text.pieces import joining
+from headway.text.pieces import SPACE, joining
 from headway.text.special import AddedToken, ControlTokens, Shield, map_strings, strings
 from headway.text.stream import ByteStream, StreamDecoder, WindowStream
 from headway.text.template import ChatTemplate, plain
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _NAMES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _FILLER: Final = "\U0010fffe"
-_PROBE: Final = "turn"
+_PROBE: Final = "\U0010fffc"
 
 
 def load_tokenizer(ref: str | Path) -> Tokenizer:
@@ -98,20 +99,21 @@ class Tokenizer:
     ) -> Tokenizer:
         """A tokenizer.json, with the contents of a tokenizer_config.json and chat templates where there are any.
 
-        Without a config the start and end tokens are those that the file's post-processor puts round a text.
+        Start and end tokens that the config does not name are those that the file's post-processor puts round a text.
         """
         path = Path(path)
         config = dict(config or {})
         core = _open(path)
-        special = _special_names(config) or _wrapping_names(core)
+        named = _special_names(config)
+        special = {name: text for name, text in _wrapping_names(core).items() if text not in named.values()} | named
         _add_declared(core, config, special)
         _wrap_as_declared(core, config, special)
         if "unk_token" not in special and isinstance(unknown := getattr(core.model, "unk_token", None), str):
             special["unk_token"] = unknown
         if templates is None:
             templates = _template_sources(config.get("chat_template"), path)
-        named = {"default": templates} if isinstance(templates, str) else templates
-        return cls(core, special, templates=named, config=config)
+        sources = {"default": templates} if isinstance(templates, str) else templates
+        return cls(core, special, templates=sources, config=config)
 
     @classmethod
     def from_folder(cls, folder: str | Path, name: str = "tokenizer.json") -> Tokenizer:
@@ -119,13 +121,9 @@ class Tokenizer:
         folder = Path(folder)
         if not folder.is_dir():
             raise TokenizerError(f"{folder}: no such folder")
-        config = _read_json(folder / "tokenizer_config.json")
-        for old in ("special_tokens_map.json", "added_tokens.json"):
-            found = _read_json(folder / old)
-            if old == "added_tokens.json":
-                config.setdefault("added_tokens_decoder", {str(at): {"content": text} for text, at in found.items()})
-            else:
-                config = {**found, **config}
+        config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
+        added = _read_json(folder / "added_tokens.json")
+        config.setdefault("added_tokens_decoder", {str(at): {"content": text} for text, at in added.items()})
         return cls.from_file(folder / name, config, _folder_templates(folder, config))
 
     @classmethod
@@ -157,7 +155,8 @@ class Tokenizer:
     @cached_property
     def known_ids(self) -> frozenset[int]:
         """The ids that mean something; others, such as rows that pad a model's head, decode to the empty string."""
-        return frozenset(self._core.get_vocab(with_added_tokens=True).values())
+        vocabulary = self._core.get_vocab(with_added_tokens=True)
+        return frozenset(at for token, at in vocabulary.items() if not _fills_gap(token, at))
 
     @cached_property
     def vocab_size(self) -> int:
@@ -171,7 +170,7 @@ class Tokenizer:
 
     @cached_property
     def turn_end_ids(self) -> tuple[int, ...]:
-        """The control token that the chat template writes after an answer: where a chat stops."""
+        """The token that the chat template writes after an answer: where a chat stops, whatever the files name."""
         if self._template is None:
             return ()
         turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
@@ -179,8 +178,7 @@ class Tokenizer:
             text = self.render(turns, add_generation_prompt=False)
         except TemplateError:
             return ()
-        after = text.rpartition(_PROBE)[2]
-        return next(((at,) for at in self._control.cut(after) if isinstance(at, int)), ())
+        return self._control.first(text.rpartition(_PROBE)[2])
 
     def id_of(self, token: str) -> int | None:
         """The id of a token as the vocabulary spells it, or None."""
@@ -270,9 +268,11 @@ class Tokenizer:
             TemplateError: there is no template, it refuses the messages, or a message is malformed.
         """
         text, shield = self._rendered(messages, tools, add_generation_prompt, continue_final_message, variables)
+        _check_text(text, "the rendered chat")
         if not shield:
             ids = self._encode(text, add_special=False, parse_special=True)[0]
-            if not self._control.normalized or self._count(ids) == sum(isinstance(at, int) for at in self._cut(text)):
+            # A normalizer, or the vocabulary itself, may see a control token where its text does not stand.
+            if self._count(ids) == self._count(self._control.cut(text)):
                 return self._one_start(ids)
         return self._one_start(self._encode_cut(text, shield))
 
@@ -284,6 +284,8 @@ class Tokenizer:
         Bytes that are no character become U+FFFD. Nothing is tidied up: spaces come out as the ids have them, but for
         the one that SentencePiece vocabularies put before a text.
         """
+        if isinstance(ids, (str, bytes)):
+            raise DataError(f"ids: {type(ids).__name__}; give token ids")
         ids = [int(token) for token in ids]
         if self._joining is None:
             return self._core.decode(
@@ -296,11 +298,11 @@ class Tokenizer:
 
     def stream(self, prompt_ids: Sequence[int] = ()) -> StreamDecoder:
         """A decoder for ids that come one by one, after `prompt_ids`: a continuation keeps its leading space."""
-        shown = [at for at in prompt_ids if at not in self.control_ids and self._token(at) is not None]
+        shown = (at for at in reversed(prompt_ids) if at not in self.control_ids and self._token(at) is not None)
         if self._joining is None:
-            return WindowStream(self.decode, shown)
-        leading = 0 if shown else self._joining.leading
-        return ByteStream(self._visible_bytes, leading)
+            return WindowStream(self.decode, [*islice(shown, WindowStream.CONTEXT)][::-1])
+        begins = next(shown, None) is None
+        return ByteStream(self._visible_bytes, self._joining.leading if begins else 0)
 
     # --- inside
 
@@ -313,7 +315,8 @@ class Tokenizer:
         return found.ids[0] if found.ids and found.special_tokens_mask[0] else None
 
     def _token(self, token: int) -> str | None:
-        return self._core.id_to_token(token) if 0 <= token < 1 << 32 else None
+        text = self._core.id_to_token(token) if 0 <= token < 1 << 32 else None
+        return None if text is None or _fills_gap(text, token) else text
 
     def _spell(self, token: int) -> bytes:
         text = self._token(token)
@@ -335,14 +338,18 @@ class Tokenizer:
 
     @cached_property
     def _going_on(self) -> tokenizers.Tokenizer:
-        """`_ordinary` for text that is not the beginning: no space is put before it."""
-        state = self._core.pre_tokenizer.__getstate__() if self._core.pre_tokenizer else b""
-        if b'"prepend_scheme":"first"' not in state:
-            return self._ordinary
+        """`_ordinary` for text that is not the beginning, where some put a space before the beginning only."""
         core = _blind(self._core, self._added)
-        cutter = copy.deepcopy(core.pre_tokenizer)
-        cutter.__setstate__(state.replace(b'"prepend_scheme":"first"', b'"prepend_scheme":"never"'))
-        core.pre_tokenizer = cutter
+        core.pre_tokenizer = _changed(core.pre_tokenizer, ("prepend_scheme", "first", "never"))
+        return core
+
+    @cached_property
+    def _bare(self) -> tokenizers.Tokenizer:
+        """`_ordinary` without a space put before anything."""
+        core = _blind(self._core, self._added)
+        core.normalizer = _changed(core.normalizer, ("prepend", SPACE, ""))
+        never = [("prepend_scheme", scheme, "never") for scheme in ("first", "always")]
+        core.pre_tokenizer = _changed(core.pre_tokenizer, *never, ("add_prefix_space", True, False))
         return core
 
     def _encode(self, text: str, add_special: bool, parse_special: bool) -> tuple[list[int], list[tuple[int, int]]]:
@@ -357,13 +364,13 @@ class Tokenizer:
         """Where the vocabulary itself makes a control token of ordinary text, that text is encoded sign by sign."""
         ids, offsets = [], []
         for at, (start, end), added in zip(found.ids, found.offsets, found.special_tokens_mask, strict=True):
-            typed = at in self.control_ids and not added and text[start:end].strip() == self._added[at].text
-            if not typed:
+            unknown = at == self.unk_id and text[start:end].strip() != self._added[at].text
+            if at not in self.control_ids or added or unknown:
                 ids.append(at)
                 offsets.append((start, end))
                 continue
             for place in range(start, end):
-                signs = [sign for sign in self._going_on.encode(text[place]).ids if sign not in self.control_ids]
+                signs = [sign for sign in self._bare.encode(text[place]).ids if sign not in self.control_ids]
                 if not signs and self.unk_id is not None:
                     signs = [self.unk_id]
                 ids += signs
@@ -417,16 +424,13 @@ class Tokenizer:
     def _typed_count(self, text: str) -> int:
         return sum(1 for _ in self._control.typed.finditer(text))
 
-    def _cut(self, text: str) -> list[str | int]:
-        return list(self._control.cut(text))
-
-    def _count(self, ids: Iterable[int]) -> int:
-        return sum(at in self.control_ids and at != self.unk_id for at in ids)
+    def _count(self, pieces: Iterable[int | str]) -> int:
+        return sum(piece in self.control_ids and piece != self.unk_id for piece in pieces)
 
     def _encode_cut(self, text: str, shield: Shield | None) -> list[int]:
         """The control tokens in a rendered text as ids, everything between them as ordinary text."""
         ids: list[int] = []
-        for at, piece in enumerate(self._cut(text)):
+        for at, piece in enumerate(self._control.cut(text)):
             if isinstance(piece, int):
                 ids.append(piece)
                 continue
@@ -442,6 +446,11 @@ def plain_input(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return plain(value) if isinstance(value, dict) else value
+
+
+def _fills_gap(token: str, at: int) -> bool:
+    """Whether a converter put this name, made of its own id, where the vocabulary has no token."""
+    return token.startswith("[PAD") and token == f"[PAD{at}]"
 
 
 def _check_text(text: Any, name: str) -> None:
@@ -470,6 +479,21 @@ def _blind(core: tokenizers.Tokenizer, added: Mapping[int, AddedToken]) -> token
         blind = tokenizers.Tokenizer.from_str(core.to_str())
     blind.encode_special_tokens = True
     return blind
+
+
+def _changed(part: Any, *changes: tuple[str, Any, Any]) -> Any:
+    """A copy of a normalizer or pre-tokenizer with settings changed, each as (name, value, other value)."""
+    if part is None:
+        return None
+    state = json.loads(part.__getstate__())
+    steps = [state, *(step for steps in state.values() if isinstance(steps, list) for step in steps)]
+    for step in steps:
+        for name, value, other in changes:
+            if isinstance(step, dict) and step.get(name) == value:
+                step[name] = other
+    part = copy.deepcopy(part)
+    part.__setstate__(json.dumps(state).encode())
+    return part
 
 
 def _add_in_place(core: tokenizers.Tokenizer, added: Mapping[int, AddedToken], last: int) -> None:
@@ -521,7 +545,8 @@ def _content(token: Any) -> str | None:
 def _special_names(config: Mapping[str, Any]) -> dict[str, str]:
     extra = config.get("extra_special_tokens")
     named = {name: config.get(name) for name in _NAMES} | (dict(extra) if isinstance(extra, Mapping) else {})
-    return {name: token for name, value in named.items() if (token := _content(value)) is not None}
+    found = {name: _content(token) for name, token in named.items() if name.endswith("_token")}
+    return {name: token for name, token in found.items() if token is not None}
 
 
 def _wrapping_names(core: tokenizers.Tokenizer) -> dict[str, str]:
@@ -562,6 +587,7 @@ def _add_declared(core: tokenizers.Tokenizer, config: Mapping[str, Any], special
         known = present.get((at, text))
         if known is None or any(getattr(known, flag) != value for flag, value in flags.items()):
             core.add_tokens([LibraryToken(text, **flags)])
+    _make_special(core, special)
     names = {token.content for token in core.get_added_tokens_decoder().values()}
     more = [
         _content(token)
@@ -570,6 +596,16 @@ def _add_declared(core: tokenizers.Tokenizer, config: Mapping[str, Any], special
     ]
     missing = [text for text in dict.fromkeys((*special.values(), *more)) if text and text not in names]
     core.add_special_tokens([LibraryToken(text, special=True, normalized=False) for text in missing])
+
+
+def _make_special(core: tokenizers.Tokenizer, special: Mapping[str, str]) -> None:
+    """Added tokens that have a name, such as the end of a turn, are control tokens whatever their flag says."""
+    from tokenizers import AddedToken as LibraryToken
+
+    for token in list(core.get_added_tokens_decoder().values()):
+        if token.content in special.values() and not token.special:
+            flags = {flag: getattr(token, flag) for flag in _FLAGS[:4]}
+            core.add_special_tokens([LibraryToken(token.content, special=True, **flags)])
 
 
 def _listed(config: Mapping[str, Any], key: str) -> list[Any]:

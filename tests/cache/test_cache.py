@@ -110,3 +110,15 @@ def test_stale_tokens_never_leak_into_a_shorter_row() -> None:
         slot.replace([tensor.fill_(1e4) for tensor in slot.tensors()])
     got = model(Batch.of([ROWS[1], ROWS[0]]), cache, keep="last").logits
     torch.testing.assert_close(got[0, 0], model(Batch.of([ROWS[1]])).logits[0, -1], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["rotary", "window"])
+def test_extend_takes_over_rows_of_another_capacity(name: str) -> None:
+    model, cache = filled(name, ROWS[:1])
+    other = model.cache(1, 5)
+    model(Batch.of(ROWS[1:]), other)
+    cache.extend(other)
+    assert cache.lengths == (7, 3)
+    for row, token, logits in zip(ROWS, [4, 5], following(model, cache, [4, 5]), strict=True):
+        expected = model(Batch.of([[*row, token]])).logits[0, -1]
+        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -74,6 +74,17 @@ def test_beams_are_the_same_alone_batched_cached_uncached_and_chunked(name: str)
     assert [answer.tokens for answer in alone] == [answer.tokens for answer in batched]
     for engine in (Engine(model, cached=False), Engine(model, chunk=2), Engine(model, rows=4)):
         assert [(answer.request, answer.choice, answer.tokens) for answer in search(engine, asked, beams)] == tokens
+
+
+def test_early_stopping_ends_at_the_first_answers_at_no_better_ones_or_at_none_possible() -> None:
+    engine = Engine(build(ZOO["rotary"], seed=3))
+    ends = (7, 15, 20, 22, 26, 32, 43, 56, 67, 76, 85, 86)
+    request = Request(prompt=(60, 72, 21, 89), max_tokens=14, end_ids=ends, n=2)
+    stops: list[bool | Literal["never"]] = [True, False, "never"]
+    found = [search(engine, [request], Beams(beams=2, early_stopping=stop, length_penalty=1.5)) for stop in stops]
+    assert [[answer.completion_tokens for answer in answers] for answers in found] == [[4, 3], [4, 5], [14, 14]]
+    worst = [answers[-1].score for answers in found]
+    assert worst[0] < worst[1] < worst[2]
 
 
 def test_bias_and_bans_compose_with_beams() -> None:

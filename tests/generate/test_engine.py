@@ -8,16 +8,26 @@ from typing import Any
 import pytest
 import torch
 
+from headway import reference
 from headway.batch import Batch
+from headway.errors import CheckpointError, RequestError
 from headway.generate import Completion, Engine, Request, Sampling, score
 from headway.generate.engine import Running
+from headway.generate.past import Past
 from headway.nn import Transformer, build
 from headway.spec import DynamicScaling, Mask, Rope
 from tests.generate.scripted import Pieces, scripted
 from tests.zoo import HEAD_DIM, VOCAB, ZOO, attention, decoder, layer
 
-# Pad id 0 is a real token here, and one prompt is a single token.
-PROMPTS = [(7, 0, 9), (5,), (5, 1, 88, 3, 3, 17, 96, 40, 2, 0, 0, 54), (61, 2, 3, 4, 5, 0, 0)]
+# Pad id 0 is a real token here, one prompt is a single token, and some are of like length.
+PROMPTS = [
+    (7, 0, 9),
+    (5,),
+    (5, 1, 88, 3, 3, 17, 96, 40, 2, 0, 0, 54),
+    (61, 2, 3, 4, 5, 0, 0),
+    (8, 0),
+    (0, 44, 44, 12),
+]
 NEW = 8
 SPECS = {
     **ZOO,
@@ -84,7 +94,7 @@ def test_samples_are_the_same_alone_and_in_any_company(name: str) -> None:
     company = [replace(one, seed=5, n=2) for one in asked]
     mixed = Engine(model, chunk=4).complete([asked[2], *company, asked[0], *requests()])
     assert_same([replace(mixed[0], request=2)], [batched[2]])
-    assert_same([replace(next(one for one in mixed if one.request == 5), request=0)], [batched[0]])
+    assert_same([replace(next(one for one in mixed if one.request == 1 + len(company)), request=0)], [batched[0]])
     assert_same(Engine(model, cached=False, rows=1).complete(asked), batched)
 
 
@@ -96,6 +106,28 @@ def test_choices_differ_and_the_first_is_that_of_n_1() -> None:
     assert len({answer.tokens for answer in four}) == 4
     assert_same(engine.complete([hot]), four[:1])
     assert engine.complete([replace(hot, seed=5)])[0].tokens != four[0].tokens
+
+
+def test_choices_of_many_prompts_are_those_of_each_alone() -> None:
+    engine = Engine(model_of("window"))
+    asked = [
+        replace(one, sampling=Sampling(temperature=1.5), n=1 + number % 3) for number, one in enumerate(requests())
+    ]
+    alone = [replace(answer, request=number) for number, one in enumerate(asked) for answer in engine.complete([one])]
+    assert_same(engine.complete(asked), alone)
+
+
+@every_spec
+@pytest.mark.case("C02")
+def test_rows_of_any_lengths_catch_up_in_one_past(name: str) -> None:
+    model = model_of(name)
+    past, last = Past(model, chunk=5), {}
+    while len(last) < len(PROMPTS):
+        with torch.inference_mode():
+            advance = past.advance(PROMPTS)
+        last |= {row: int(advance.logits[row, -1].argmax()) for row in advance.ready}
+        assert advance.logits is None or advance.logits[advance.ready].isfinite().all()
+    assert [last[row] for row in range(len(PROMPTS))] == [by_hand(model, prompt, 1)[0] for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize("cached", [True, False])
@@ -124,11 +156,11 @@ def test_prompts_of_unlike_length_are_not_padded_to_each_other() -> None:
 
 
 def test_a_long_prompt_that_joins_holds_nobody_up() -> None:
-    running = Running(Engine(model_of("rotary"), chunk=4), [])
+    running = Running(Engine(model_of("rotary"), chunk=4))
     short, long = Request(prompt=(1, 2), max_tokens=9), Request(prompt=(3,) * 14, max_tokens=2)
-    running.waiting.append((0, short))
+    assert running.add(short) == 0
     first = running.step()
-    running.waiting.append((1, long))
+    assert running.add(long) == 1
     steps = [[event.request for event in running.step()] for _ in range(5)]
     assert [event.request for event in first] == [0]
     assert steps == [[0], [0], [0], [0, 1], [0, 1]]
@@ -139,7 +171,7 @@ def test_finished_rows_leave_and_waiting_ones_come() -> None:
     seen: list[int] = []
     model.register_forward_pre_hook(lambda _, given: seen.append(given[0].rows))
     lengths = [3, 1, 4, 2, 2]
-    asked = [Request(prompt=PROMPTS[number % 4], max_tokens=count) for number, count in enumerate(lengths)]
+    asked = [Request(prompt=PROMPTS[number], max_tokens=count) for number, count in enumerate(lengths)]
     answers = Engine(model, rows=2).complete(asked)
     assert [answer.completion_tokens for answer in answers] == lengths
     assert [list(answer.tokens) for answer in answers] == [by_hand(model, one.prompt, one.max_tokens) for one in asked]
@@ -227,3 +259,27 @@ def test_penalties_act_on_each_rows_own_tokens() -> None:
 
 def test_all_ids_are_in_reach() -> None:
     assert VOCAB == 97  # PROMPTS hold the last id
+
+
+@every_spec
+def test_greedy_answers_are_those_of_the_reference(name: str) -> None:
+    model = model_of(name)
+    weights = {path: parameter.tolist() for path, parameter in model.named_parameters()}
+    (answer,) = Engine(model, chunk=4).complete([Request(prompt=(7, 0, 9, 61, 4, 0), max_tokens=5)])
+    assert list(answer.tokens) == reference.greedy(SPECS[name], weights, (7, 0, 9, 61, 4, 0), 5)
+
+
+@pytest.mark.parametrize("options", [{"chunk": 0}, {"rows": 0}, {"rows": 1.5}])
+def test_an_engine_refuses_an_impossible_size(options: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match=next(iter(options))):
+        Engine(model_of("rotary"), **options)
+
+
+def test_a_model_without_a_head_generates_nothing() -> None:
+    with pytest.raises(RequestError, match="no language-model head"):
+        Engine(build(replace(ZOO["rotary"], heads=(), ties=()), seed=3))
+
+
+def test_a_tokenizer_of_another_model_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="another model"):
+        Engine(model_of("rotary"), Pieces({}, known=[4000]))

@@ -75,6 +75,13 @@ def test_half_a_character_can_still_complete_a_stop_string() -> None:
     assert (flushed.text, flushed.finish) == ("ab", "length")
 
 
+@pytest.mark.case("C10")
+@pytest.mark.parametrize("cuts", [[], [1], [2], [3], [1, 2, 3]])
+def test_the_match_that_is_complete_first_wins(cuts: list[int]) -> None:
+    assert pushed("abcd", cuts, ["abcd", "bc"]) == ("a", "bc")
+    assert pushed("abcd", cuts, ["bcd", "abcd", "d"]) == ("", "abcd")
+
+
 def pushed(text: str, cuts: list[int], stops: list[str]) -> tuple[str, str | None]:
     found = StopStrings(stops)
     edges = [0, *sorted(cuts), len(text)]

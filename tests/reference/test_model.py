@@ -47,7 +47,7 @@ def test_a_step_adds_its_scaled_branches_to_the_scaled_residual() -> None:
 
 def test_a_layer_scale_multiplies_entry_by_entry() -> None:
     step = Step(branches=(Branch(name="a", mixer=SIMPLE, scale=LayerScale(initial=0.1)),))
-    assert run_step(step, DOUBLE | {"a_scale": [10, 0]}, [[1.0, 2.0]], ALONE) == [[21.0, 2.0]]
+    assert run_step(step, DOUBLE | {"a_scale.weight": [10, 0]}, [[1.0, 2.0]], ALONE) == [[21.0, 2.0]]
 
 
 def test_each_norm_sits_where_the_algebra_says() -> None:
