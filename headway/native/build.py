@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock
@@ -18,19 +19,22 @@ from filelock import FileLock
 from headway.checkpoint import place
 
 SOURCES = Path(__file__).parent / "source"
-COMMON = ("-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra")
+COMMON = ("-std=c11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra")
 
-# Instruction sets beyond the plain path, best last; each is left out when the compiler does not know its flags.
-PATHS: dict[str, dict[str, tuple[str, ...]]] = {
+
+# Instruction sets beyond the scalar path, best last: flags of the compiler, names in /proc/cpuinfo.
+AVX2 = ("avx2", "fma", "f16c")
+AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni")
+SETS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "x86_64": {
-        "avx2": ("-mavx2", "-mfma", "-mf16c"),
-        "avxvnni": ("-mavx2", "-mfma", "-mf16c", "-mavxvnni"),
+        "avx2": (tuple(f"-m{name}" for name in AVX2), AVX2),
+        "avxvnni": (tuple(f"-m{name}" for name in (*AVX2, "avxvnni")), (*AVX2, "avx_vnni")),
         "avx512": (
-            *("-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"),
-            "-mprefer-vector-width=256",
+            (*(f"-m{name}" for name in (*AVX2, *AVX512)), "-mprefer-vector-width=256"),
+            (*AVX2, *(name.replace("avx512vnni", "avx512_vnni") for name in AVX512)),
         ),
     },
-    "aarch64": {"neon": ("-march=armv8.2-a+dotprod",)},
+    "aarch64": {"neon": (("-march=armv8.2-a+dotprod",), ("asimddp",))},
 }
 ONCE = ("pool.c", "formats.c", "dispatch.c")  # compiled once; kernels.c once for each path
 
@@ -40,13 +44,24 @@ class BuildError(Exception):
 
 
 def library_path(extra: Sequence[str] = ()) -> Path:
-    """Where the library built from these sources, flags and machine lies, whether or not it exists."""
-    return place.home() / "native" / f"headway-{_key(extra)}{_suffix()}"
+    """Where the library built from these sources and flags for this processor lies, whether or not it exists."""
+    return place.home() / "native" / f"headway-{_key(usable_sets(), extra)}{_suffix()}"
 
 
 def shipped_path() -> Path:
-    """Where a wheel carries it."""
-    return Path(__file__).parent / f"headway-{_key(())}{_suffix()}"
+    """Where a wheel carries it, with every instruction set of its architecture."""
+    return Path(__file__).parent / f"headway-{_key(all_sets(), ())}{_suffix()}"
+
+
+def all_sets() -> tuple[str, ...]:
+    """Instruction sets of this architecture beyond the scalar path."""
+    return tuple(SETS.get(_machine(), {}))
+
+
+def usable_sets() -> tuple[str, ...]:
+    """Those that this processor has; all where the system does not say."""
+    known = _processor_flags()
+    return tuple(name for name, (_, needs) in SETS.get(_machine(), {}).items() if not known or known.issuperset(needs))
 
 
 def build(extra: Sequence[str] = ()) -> Path:
@@ -63,26 +78,27 @@ def build(extra: Sequence[str] = ()) -> Path:
         with FileLock(f"{target}.lock"):
             if not target.is_file():
                 with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-                    made = compile_library(compiler, Path(folder), extra)
+                    made = compile_library(compiler, Path(folder), usable_sets(), extra)
                     os.replace(made, target)
     except OSError as error:
         raise BuildError(f"the native library cannot be kept in {target.parent}: {error.strerror or error}") from None
     return target
 
 
-def compile_library(compiler: Sequence[str], folder: Path, extra: Sequence[str] = ()) -> Path:
-    """The shared library, made in `folder` by `compiler` with `extra` flags."""
-    jobs = {"plain": _start(compiler, folder, "kernels.c", "plain", ("-DHW_PATH=plain", *extra))}
-    for name, flags in PATHS.get(_machine(), {}).items():
-        jobs[name] = _start(compiler, folder, "kernels.c", name, (*flags, f"-DHW_PATH={name}", *extra))
+def compile_library(compiler: Sequence[str], folder: Path, sets: Sequence[str], extra: Sequence[str] = ()) -> Path:
+    """The shared library, made in `folder` by `compiler`; a set that the compiler does not know is left out."""
+    jobs = {"scalar": _start(compiler, folder, "kernels.c", "scalar", ("-O2", "-DHW_PATH=scalar", *extra))}
+    for name in sets:
+        flags = ("-O3", *SETS[_machine()][name][0], f"-DHW_PATH={name}", *extra)
+        jobs[name] = _start(compiler, folder, "kernels.c", name, flags)
     failed = {name: error for name, job in jobs.items() if (error := _finish(job))}
-    if "plain" in failed:
-        raise BuildError(f"{compiler[0]} cannot compile the native library: {failed['plain']}")
+    if "scalar" in failed:
+        raise BuildError(f"{compiler[0]} cannot compile the native library: {failed['scalar']}")
     built = [name for name in jobs if name not in failed]
     have = [f"-DHW_HAVE_{name.upper()}" for name in built]
-    rest = {source: _start(compiler, folder, source, source, (*have, *extra)) for source in ONCE}
-    for job in rest.values():
-        if error := _finish(job):
+    rest = {source: _start(compiler, folder, source, source, ("-O2", *have, *extra)) for source in ONCE}
+    for error in [_finish(job) for job in rest.values()]:
+        if error:
             raise BuildError(f"{compiler[0]} cannot compile the native library: {error}")
     objects = [str(folder / f"{name}.o") for name in (*built, *rest)]
     made = folder / f"headway{_suffix()}"
@@ -130,9 +146,18 @@ def _suffix() -> str:
     return ".dylib" if sys.platform == "darwin" else ".so"
 
 
-def _key(extra: Sequence[str]) -> str:
-    """Sixteen hex digits that change with the sources, the flags and the machine."""
-    digest = hashlib.sha256(repr((sys.platform, _machine(), COMMON, PATHS.get(_machine()), tuple(extra))).encode())
+def _processor_flags() -> frozenset[str]:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("flags", "Features"):
+                return frozenset(value.split())
+    return frozenset()
+
+
+def _key(sets: Sequence[str], extra: Sequence[str]) -> str:
+    """Sixteen hex digits that change with the sources, the flags, the instruction sets and the machine."""
+    digest = hashlib.sha256(repr((sys.platform, _machine(), COMMON, SETS, tuple(sets), tuple(extra))).encode())
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:16]

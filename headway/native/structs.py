@@ -7,7 +7,6 @@ from ctypes import POINTER, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
 
-
 class Format(IntEnum):
     """Element formats of matrices and caches: GGUF's numbers, headway's own from 100."""
 
@@ -180,7 +179,6 @@ class AttentionArgs(ctypes.Structure):
         ("bias_token", c_int64),
         ("slopes", c_void_p),
         ("work", c_void_p),
-        ("work_bytes", c_int64),
     )
 
 

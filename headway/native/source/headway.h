@@ -10,7 +10,7 @@
  *   - Null is allowed where a comment says so. Nothing is checked that the caller could check once before the
  *     first step, except ids and positions, which come from outside at every step.
  *   - A row's answer does not depend on how many threads ran or on how many rows stood beside it, except for
- *     F32, F16 and BF16 matrices, whose sums are taken in another order from HW_DENSE_TILED rows upwards.
+ *     F32, F16 and BF16 matrices, whose sums are taken in another order from 12 rows upwards.
  */
 #ifndef HEADWAY_H
 #define HEADWAY_H
@@ -18,6 +18,8 @@
 #include <stdint.h>
 
 #define HW_ABI 1
+
+#pragma GCC visibility push(default)
 
 /* Formats carry GGUF's numbers; headway's own start at 100. */
 enum hw_format {
@@ -66,13 +68,10 @@ int32_t hw_pool_threads(const hw_pool *pool);
 int64_t hw_row_bytes(const hw_matrix *matrix);
 /* Bytes that hw_pack writes; 0 for formats that are never packed (F32, F16, BF16) or are unknown. */
 int64_t hw_packed_bytes(const hw_matrix *matrix);
-/* Interleaves the rows of `matrix` by eight into `out`; see linear_packed.h for the layout. */
+/* Interleaves the rows of `matrix` by eight into `out`; see formats.h for the layout. */
 void hw_pack(const hw_matrix *matrix, void *out, hw_pool *pool);
 /* Bytes of `work` that hw_linear needs for up to `n` rows on this pool. */
 int64_t hw_linear_work(const hw_matrix *matrix, int64_t n, const hw_pool *pool);
-/* Bytes of `work` that hw_attention needs. */
-struct hw_attention_args;
-int64_t hw_attention_work(const struct hw_attention_args *args, int64_t n, const hw_pool *pool);
 
 /* ---- operations ---- */
 
@@ -165,8 +164,10 @@ typedef struct hw_attention_args {
     int64_t bias_head, bias_token; /* floats from head to head and from token to token; 0 repeats */
     const float *slopes;      /* [heads] ALiBi: - slope * |distance| is added, or null */
     void *work;               /* hw_attention_work bytes, aligned to 64 */
-    int64_t work_bytes;
 } hw_attention_args;
+
+/* Bytes of `work` that hw_attention needs for up to `n` tokens on this pool; reads `cache` and `heads` alone. */
+int64_t hw_attention_work(const hw_attention_args *args, int64_t n, const hw_pool *pool);
 
 enum hw_activation { HW_RELU, HW_GELU, HW_GELU_TANH, HW_GELU_QUICK, HW_SILU, HW_SIGMOID, HW_TANH };
 
@@ -263,5 +264,7 @@ typedef struct hw_step {
 
 /* Runs `count` steps in order. `nanoseconds` [count] or null: each step's time is added to its entry. */
 void hw_run(const hw_step *steps, int64_t count, hw_pool *pool, int64_t *nanoseconds);
+
+#pragma GCC visibility pop
 
 #endif

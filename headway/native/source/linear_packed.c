@@ -1,0 +1,127 @@
+/* Eight rows of packed weights times rounded activations: integers inside a block of 32 columns, float between.
+ *
+ * Weights are unpacked once for all activation rows of a tile; for one row the sums stay in a register. Every row is
+ * summed block after block in the same order, so a row's answer is the same beside any others.
+ */
+
+#define I4_ZEROS 102 /* HW_I4 with a zero for each group, a format of its own here */
+#define TILE 64      /* activation rows for which weights are unpacked once */
+
+typedef struct scales {
+    f8 scale;   /* of each of the eight rows; Q6_K: in the first half of the block */
+    f8 second;  /* Q6_K: in the second half */
+    f8 shift;   /* added to every weight: Q4_1, Q5_1, Q4_K, Q5_K */
+    f8 zero;    /* taken from every q: I4_ZEROS */
+} scales;
+
+ALWAYS f8 halves(const uint8_t *p) { return f8_load_half((const uint16_t *)p); }
+
+ALWAYS scales scales_of(int format, const uint8_t *header, int64_t block) {
+    scales s = {f8_zero(), f8_zero(), f8_zero(), f8_zero()};
+    switch (format) {
+    case HW_I8: s.scale = f8_load((const float *)header); break;
+    case HW_Q4_1: case HW_Q5_1: s.scale = halves(header), s.shift = halves(header + 16); break;
+    case HW_Q4_K: case HW_Q5_K:
+        s.scale = f8_mul(halves(header), f8_load_u8(header + 32 + 8 * block));
+        s.shift = f8_sub(f8_zero(), f8_mul(halves(header + 16), f8_load_u8(header + 96 + 8 * block)));
+        break;
+    case HW_Q6_K:
+        s.scale = f8_mul(halves(header), f8_load_i8((const int8_t *)header + 16 + 16 * block));
+        s.second = f8_mul(halves(header), f8_load_i8((const int8_t *)header + 24 + 16 * block));
+        break;
+    case I4_ZEROS: s.scale = halves(header), s.zero = f8_load_u8(header + 16); break;
+    default: s.scale = halves(header);
+    }
+    return s;
+}
+
+ALWAYS int bits_of(int format) {
+    switch (format) {
+    case HW_Q8_0: case HW_I8: return 8;
+    case HW_Q6_K: return 6;
+    case HW_Q5_0: case HW_Q5_1: case HW_Q5_K: return 5;
+    default: return 4;
+    }
+}
+
+/* sum + (one block) . (one activation row). */
+ALWAYS f8 add_block(int format, const planes *w, const scales *s, const int8_t *q, const float *meta, f8 sum) {
+    f8 d = f8_at(meta);
+    if (format == HW_Q6_K) {
+        f8 first = f8_fma(f8_set(-32.0f), f8_at(meta + 2), planes_dot_half(w, q, 0));
+        f8 second = f8_fma(f8_set(-32.0f), f8_at(meta + 3), planes_dot_half(w, q, 1));
+        return f8_fma(d, f8_fma(s->scale, first, f8_mul(s->second, second)), sum);
+    }
+    f8 dot = planes_dot(w, q, bits_of(format), meta + 1);
+    switch (format) {
+    case HW_Q4_0: case HW_I4: dot = f8_fma(f8_set(-8.0f), f8_at(meta + 1), dot); break;
+    case HW_Q5_0: dot = f8_fma(f8_set(-16.0f), f8_at(meta + 1), dot); break;
+    case I4_ZEROS: dot = f8_sub(dot, f8_mul(s->zero, f8_at(meta + 1))); break;
+    case HW_Q4_1: case HW_Q5_1: case HW_Q4_K: case HW_Q5_K:
+        return f8_fma(d, f8_fma(s->scale, dot, f8_mul(s->shift, f8_at(meta + 1))), sum);
+    default: break;
+    }
+    return f8_fma(f8_mul(s->scale, d), dot, sum);
+}
+
+/* out[count][8] = eight weight rows at `w` times activation rows from .. from + count - 1. */
+ALWAYS void octet_dot(int format, const uint8_t *w, const hw_layout *l, rounded x, int64_t from, int64_t count, float *out) {
+    const int bits = bits_of(format);
+    const int8_t *q = x.q + 32 * from;
+    const float *meta = x.meta + 4 * from;
+    f8 sum = f8_zero();
+    if (count > 1) memset(out, 0, (size_t)count * 32);
+    for (int64_t g = 0; g < l->groups; g++) {
+        const uint8_t *header = w;
+        w += l->header;
+        for (int64_t b = 0; b < l->blocks; b++) {
+            const scales s = scales_of(format, header, b);
+            planes p;
+            planes_load(&p, w, bits);
+            w += 32 * bits;
+            if (count == 1) {
+                sum = add_block(format, &p, &s, q, meta, sum);
+            } else {
+                for (int64_t j = 0; j < count; j++) {
+                    f8_store(out + 8 * j, add_block(format, &p, &s, q + 32 * j, meta + 4 * j, f8_load(out + 8 * j)));
+                }
+            }
+            q += 32 * x.n, meta += 4 * x.n;
+        }
+    }
+    if (count == 1) f8_store(out, sum);
+}
+
+#define OCTET(name, format)                                                                                           \
+    static void octet_##name(const uint8_t *w, const hw_layout *l, rounded x, int64_t from, int64_t count, float *out) { \
+        if (count == 1) octet_dot(format, w, l, x, from, 1, out);                                                     \
+        else octet_dot(format, w, l, x, from, count, out);                                                            \
+    }
+OCTET(q4_0, HW_Q4_0)
+OCTET(q4_1, HW_Q4_1)
+OCTET(q5_0, HW_Q5_0)
+OCTET(q5_1, HW_Q5_1)
+OCTET(q8_0, HW_Q8_0)
+OCTET(q4_k, HW_Q4_K)
+OCTET(q5_k, HW_Q5_K)
+OCTET(q6_k, HW_Q6_K)
+OCTET(i8, HW_I8)
+OCTET(i4, HW_I4)
+OCTET(i4_zeros, I4_ZEROS)
+
+typedef void octet_function(const uint8_t *w, const hw_layout *l, rounded x, int64_t from, int64_t count, float *out);
+
+static octet_function *octet_of(const hw_matrix *m) {
+    switch (m->format) {
+    case HW_Q4_0: return octet_q4_0;
+    case HW_Q4_1: return octet_q4_1;
+    case HW_Q5_0: return octet_q5_0;
+    case HW_Q5_1: return octet_q5_1;
+    case HW_Q8_0: return octet_q8_0;
+    case HW_Q4_K: return octet_q4_k;
+    case HW_Q5_K: return octet_q5_k;
+    case HW_Q6_K: return octet_q6_k;
+    case HW_I8: return octet_i8;
+    default: return m->has_zeros ? octet_i4_zeros : octet_i4;
+    }
+}
