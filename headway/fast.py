@@ -36,26 +36,23 @@ class TapeNetwork:
 
     def __call__(self, batch: Batch, cache: TapeCache | None = None, *, keep: Keep = "all") -> Output:
         """Hidden states of the decoder and float32 logits, as `nn.Transformer` gives them; padding holds zeros."""
-        real = batch.segments > 0
-        rows, types, horizons = _rows(batch, real, documents=cache is None)
+        rows, types, horizons = _rows(batch)
         if cache is None:
             cache = self.program.cache(len(rows), max(1, *map(len, rows)))
         else:
             assert batch.starts == cache.lengths, f"batch starts at {batch.starts}, the cache stands at {cache.lengths}"
         packed = len(rows) != batch.rows
-        answer = self.program.step(
-            rows, cache, keep="all" if packed and keep == "last" else keep, horizons=horizons, types=types
-        )
-        hidden = _spread(torch.from_numpy(answer.hidden), real)
-        logits = None
-        if answer.logits is not None:
-            logits = torch.from_numpy(answer.logits)
-            if keep == "all":
-                logits = _spread(logits, real)
-            elif packed:
-                logits = _spread(logits, real)[torch.arange(batch.rows), batch.last()][:, None]
-            else:
-                logits = _spread(logits, real.any(dim=1, keepdim=True))
+        among = "all" if packed and keep == "last" else keep
+        answer = self.program.step(rows, cache, keep=among, horizons=horizons, types=types)
+        real = batch.segments > 0
+        hidden = _spread(torch.from_numpy(answer.hidden), real, batch.even)
+        if answer.logits is None:
+            return Output(hidden={self.spec.decoder.name: hidden})
+        if keep == "last" and not packed:
+            real = real.any(dim=1, keepdim=True)
+        logits = _spread(torch.from_numpy(answer.logits).clone(), real, batch.even)
+        if keep == "last" and packed:
+            logits = logits[torch.arange(batch.rows), batch.last()][:, None]
         return Output(hidden={self.spec.decoder.name: hidden}, logits=logits)
 
 
@@ -68,28 +65,21 @@ def obstacle(spec: ModelSpec) -> str:
     return f"no native form for {lacks[0]}{more}" if lacks else ""
 
 
-def _rows(
-    batch: Batch, real: Tensor, *, documents: bool
-) -> tuple[list[list[int]], list[list[int]] | None, Sequence[int]]:
-    """Token ids of every row without padding; of every document of a packed batch, when nothing is cached."""
-    types = None if batch.types is None else batch.types
+def _rows(batch: Batch) -> tuple[list[list[int]], list[list[int]] | None, Sequence[int]]:
+    """Ids, types if there are any, and horizon of every document, row after row: padding is left out."""
     if batch.even:
-        return batch.tokens.tolist(), None if types is None else types.tolist(), batch.horizons
-    marks: list[Tensor] = []
-    horizons: list[int] = []
-    for row, horizon in enumerate(batch.horizons):
-        segments = batch.segments[row]
-        last = int(segments.max()) if documents else 1
-        marks += [(segments == number) & real[row] for number in range(1, last + 1)] if last > 1 else [real[row]]
-        horizons += [horizon] * max(last, 1)
-    owners = [row for row in range(batch.rows) for _ in range(max(1, int(batch.segments[row].max()) if documents else 1))]
-    ids = [batch.tokens[row][mark].tolist() for row, mark in zip(owners, marks, strict=True)]
-    kinds = None if types is None else [types[row][mark].tolist() for row, mark in zip(owners, marks, strict=True)]
-    return ids, kinds, horizons
+        return batch.tokens.tolist(), None if batch.types is None else batch.types.tolist(), batch.horizons
+    documents = [max(1, last) for last in batch.segments.amax(dim=1).tolist()]
+    parts = [(row, batch.segments[row] == number + 1) for row, count in enumerate(documents) for number in range(count)]
+    ids = [batch.tokens[row][mark].tolist() for row, mark in parts]
+    types = None if batch.types is None else [batch.types[row][mark].tolist() for row, mark in parts]
+    return ids, types, [batch.horizons[row] for row, _ in parts]
 
 
-def _spread(flat: Tensor, real: Tensor) -> Tensor:
-    """[N, D] of the real places as [B, T, D], zeros in between; a copy in any case."""
+def _spread(flat: Tensor, real: Tensor, even: bool) -> Tensor:
+    """[N, D] of the real places as [B, T, D], zeros in between."""
+    if even:
+        return flat.view(*real.shape, flat.shape[1])
     out = flat.new_zeros(*real.shape, flat.shape[1])
     out[real] = flat
     return out

@@ -32,9 +32,7 @@ class TapeCache:
     to native calls, one entry a state; `version` grows whenever it changes.
     """
 
-    def __init__(
-        self, states: Sequence[KeyValueState], rows: int, capacity: int, format: Format = Format.F32
-    ) -> None:
+    def __init__(self, states: Sequence[KeyValueState], rows: int, capacity: int, format: Format = Format.F32) -> None:
         """An empty cache for `rows` sequences of up to `capacity` tokens, in float32, float16 or bfloat16."""
         self.states, self.format, self.capacity = tuple(states), format, capacity
         self.lengths: tuple[int, ...] = (0,) * rows
@@ -166,5 +164,3 @@ def _grown(array: NDArray[Any], room: int) -> NDArray[Any]:
     out = np.zeros((rows, heads, room, width), array.dtype)
     out[:, :, :old] = array
     return out
-
-

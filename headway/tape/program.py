@@ -44,7 +44,7 @@ class Cost:
 
 
 class Program:
-    """A spec with weights as a tape of native calls. Its logits may be overwritten by the next step: copy what stays."""
+    """A spec with weights as a tape of native calls. The next step may overwrite its logits: copy what stays."""
 
     def __init__(
         self,

@@ -120,7 +120,8 @@ class Weights:
         if raw.dtype not in Format.__members__:
             raw = raw.to("F32")
         array = raw.array if raw.array.flags.c_contiguous and raw.array.flags.aligned else raw.array.copy()
-        return Matrix(self.library, Format[raw.dtype], *raw.shape, np.ascontiguousarray(array))
+        rows, cols = raw.shape
+        return Matrix(self.library, Format[raw.dtype], rows, cols, np.ascontiguousarray(array))
 
     def _owner(self, path: str) -> str:
         for tie in self._ties:
