@@ -43,29 +43,29 @@ def command(
     line of JSON. What is not given of the choices is what the model's own files say, and else greedy, so that the
     same question has the same answer.
     """
-    if prompt is not None:
-        terminal.not_empty("--prompt", prompt)
+    question = None if prompt is None else terminal.argument("--prompt", prompt)
+    told = "" if system is None else terminal.argument("--system", system)
     asked = shared.checked(
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
-        stop=tuple(stop) if stop else None,
+        stop=shared.texts(stop),
     )  # fmt: skip
 
     from headway.cli.loading import open_model
 
     opened = open_model(model, dtype=dtype, device=device)
     interactive = terminal.is_interactive() and not json
-    talk = Talk(opened, Conversation(system or ""), asked, interactive)
+    talk = Talk(opened, Conversation(told), asked, interactive)
     if interactive:
         from headway.cli.dialogue import Dialogue
 
-        Dialogue(talk).run(prompt)
+        Dialogue(talk).run(question)
         return
     questions = 0
-    for question in terminal.stdin_lines() if prompt is None else [prompt]:
+    for each in terminal.stdin_lines() if question is None else [question]:
         questions += 1
-        answer = talk.ask(question, quiet=json)
+        answer = talk.ask(each, quiet=json)
         if json:
-            terminal.print_json({"question": question, **answer, "facts": talk.data()}, lines=True)
+            terminal.print_json({"question": each, **answer, "facts": talk.data()}, lines=True)
         else:
             terminal.note(talk.facts())
     if not questions:

@@ -55,16 +55,17 @@ def command(
     prompts = read_prompts(prompt, file)
     if system is not None and not chat:
         raise RequestError("--system needs --chat: a system message is part of a chat template")
+    told = None if system is None else terminal.argument("--system", system)
     asked = shared.checked(
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
-        stop=tuple(stop) if stop else None, n=n, beams=num_beams,
+        stop=shared.texts(stop), n=n, beams=num_beams,
     )  # fmt: skip
 
     from headway.cli.facts import Clock
     from headway.cli.loading import open_model
 
     opened = open_model(model, dtype=dtype, device=device)
-    puts = [put(text, chat, system) for text in prompts]
+    puts = [put(text, chat, told) for text in prompts]
     clock, loaded = Clock(), opened.model
     if asked.get("beams", loaded.defaults.beams.beams) > 1:
         answers: Iterable[Completion] = clock.finished(loaded.generate_all(puts, **asked))
@@ -94,7 +95,7 @@ def read_prompts(prompt: str | None, file: Path | None) -> list[str]:
         raise RequestError('nothing to go on from: give a PROMPT, "-" to read it from stdin, or --file FILE')
     if prompt is None or prompt == "-":
         return [terminal.not_empty("the prompt on stdin", terminal.read_stdin().removesuffix("\n").removesuffix("\r"))]
-    return [terminal.not_empty("PROMPT", prompt)]
+    return [terminal.argument("PROMPT", prompt)]
 
 
 def read_file(file: Path) -> list[str]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Argument, Option
 
+from headway.cli import terminal
+
 if TYPE_CHECKING:
     from headway.model import Options
 
@@ -38,6 +40,11 @@ Seed = Annotated[int | None, Option(metavar="N", help="The same seed draws the s
 Stop = Annotated[
     list[str] | None, Option(metavar="TEXT", help="End the answer before this text; may be given several times.")
 ]
+
+
+def texts(stop: list[str] | None) -> tuple[str, ...] | None:
+    """Stop strings as they were meant."""
+    return tuple(terminal.argument("--stop", text) for text in stop) if stop else None
 
 
 def checked(**values: Any) -> Options:

@@ -61,12 +61,19 @@ def note(line: str) -> None:
 
 
 def not_empty(name: str, text: str) -> str:
-    """`text`; DataError when it is empty, or holds bytes that were no UTF-8 when the shell passed them."""
+    """`text`; DataError when it is empty, or holds bytes that were no UTF-8."""
     if not text:
         raise DataError(f"{name} is empty; give some text")
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise DataError(f"{name} is not UTF-8 text; convert it first")
     return text
+
+
+def argument(name: str, text: str) -> str:
+    """A text from the command line, in UTF-8 even where the locale knows less; DataError when it is empty."""
+    with suppress(UnicodeError):
+        text = os.fsencode(text).decode("utf-8")
+    return not_empty(name, text)
 
 
 def one_line(text: str) -> str:

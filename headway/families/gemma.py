@@ -147,7 +147,8 @@ def describe(spec: ModelSpec) -> dict[str, Any]:
         "query_pre_attn_scalar": _scalar(model.attention.scale),
         "attn_logit_softcapping": model.attention.softcap or None,
         "final_logit_softcapping": model.head.softcap or None,
-        "sliding_window": kit.window_of(model.attentions),
+        # Where no layer is local: transformers opens no Gemma whose window is null.
+        "sliding_window": kit.window_of(model.attentions) if "sliding_attention" in kinds else model.context,
         "layer_types": kinds,
     }
 

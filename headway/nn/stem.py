@@ -72,13 +72,11 @@ class SinusoidalTable(nn.Module):
         self.spec, self.width = spec, width
 
     def forward(self, batch: Batch) -> Tensor:
-        half = self.width // 2
-        exponent = torch.arange(half, dtype=torch.float64, device=batch.positions.device) / half
+        exponent = torch.arange(0, self.width, 2, dtype=torch.float64, device=batch.positions.device) / self.width
         angles = (batch.positions + self.spec.offset)[..., None] * self.spec.base**-exponent
         waves = angles.sin(), angles.cos()
-        if self.spec.layout == "half":
-            return torch.cat(waves, dim=-1).float()
-        return torch.stack(waves, dim=-1).flatten(-2).float()
+        order = torch.cat(waves, dim=-1) if self.spec.layout == "half" else torch.stack(waves, dim=-1).flatten(-2)
+        return order[..., : self.width].float()  # an odd width has one cosine less
 
 
 class TypeTable(nn.Module):

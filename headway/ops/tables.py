@@ -63,7 +63,8 @@ def _yarn(plain: np.ndarray, rope: Rope, yarn: YarnScaling) -> np.ndarray:
     if yarn.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rope.dim - 1)
-    ramp = np.clip((np.arange(rope.dim // 2) - low) / max(high - low, 0.001), 0.0, 1.0)
+    width = high - low or 0.001  # below zero where the original length is so short that the ends cross
+    ramp = np.clip((np.arange(rope.dim // 2) - low) / width, 0.0, 1.0)
     return plain * (1 - ramp) + plain / yarn.factor * ramp
 
 

@@ -13,6 +13,8 @@ from headway.errors import DataError
 # A plane of characters that Unicode leaves to private agreements: stand-ins for what a user typed.
 _PRIVATE: Final = range(0xF0000, 0xFFFFE)
 
+FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
 Text = Callable[[str], str]
 
 

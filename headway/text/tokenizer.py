@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -11,19 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headway.errors import DataError, TemplateError, TokenizerError
+from headway.text.folder import read_config, read_core, read_templates, template_sources
 from headway.text.gguf_vocab import read_vocabulary
 from headway.text.pieces import SPACE, joining
-from headway.text.special import AddedToken, ControlTokens, Shield, map_strings, strings
+from headway.text.special import FLAGS, AddedToken, ControlTokens, Shield, map_strings, strings
 from headway.text.stream import ByteStream, StreamDecoder, WindowStream
 from headway.text.template import ChatTemplate, plain
-from headway.text.wrapping import wrapping
+from headway.text.views import blind, changed
 
 if TYPE_CHECKING:
     import tokenizers
 
-_NAMES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
-_FILLER: Final = "\U0010fffe"
 _PROBE: Final = "\U0010fffc"
 
 
@@ -103,15 +100,9 @@ class Tokenizer:
         """
         path = Path(path)
         config = dict(config or {})
-        core = _open(path)
-        named = _special_names(config)
-        special = {name: text for name, text in _wrapping_names(core).items() if text not in named.values()} | named
-        _add_declared(core, config, special)
-        _wrap_as_declared(core, config, special)
-        if "unk_token" not in special and isinstance(unknown := getattr(core.model, "unk_token", None), str):
-            special["unk_token"] = unknown
+        core, special = read_core(path, config)
         if templates is None:
-            templates = _template_sources(config.get("chat_template"), path)
+            templates = template_sources(config.get("chat_template"), path)
         sources = {"default": templates} if isinstance(templates, str) else templates
         return cls(core, special, templates=sources, config=config)
 
@@ -121,10 +112,8 @@ class Tokenizer:
         folder = Path(folder)
         if not folder.is_dir():
             raise TokenizerError(f"{folder}: no such folder")
-        config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
-        added = _read_json(folder / "added_tokens.json")
-        config.setdefault("added_tokens_decoder", {str(at): {"content": text} for text, at in added.items()})
-        return cls.from_file(folder / name, config, _folder_templates(folder, config))
+        config = read_config(folder)
+        return cls.from_file(folder / name, config, read_templates(folder, config))
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any], pre: str | None = None) -> Tokenizer:
@@ -334,22 +323,22 @@ class Tokenizer:
     @cached_property
     def _ordinary(self) -> tokenizers.Tokenizer:
         """The same tokenizer, blind to control tokens."""
-        return _blind(self._core, self._added)
+        return blind(self._core, self._added)
 
     @cached_property
     def _going_on(self) -> tokenizers.Tokenizer:
         """`_ordinary` for text that is not the beginning, where some put a space before the beginning only."""
-        core = _blind(self._core, self._added)
-        core.pre_tokenizer = _changed(core.pre_tokenizer, ("prepend_scheme", "first", "never"))
+        core = blind(self._core, self._added)
+        core.pre_tokenizer = changed(core.pre_tokenizer, ("prepend_scheme", "first", "never"))
         return core
 
     @cached_property
     def _bare(self) -> tokenizers.Tokenizer:
         """`_ordinary` without a space put before anything."""
-        core = _blind(self._core, self._added)
-        core.normalizer = _changed(core.normalizer, ("prepend", SPACE, ""))
+        core = blind(self._core, self._added)
+        core.normalizer = changed(core.normalizer, ("prepend", SPACE, ""))
         never = [("prepend_scheme", scheme, "never") for scheme in ("first", "always")]
-        core.pre_tokenizer = _changed(core.pre_tokenizer, *never, ("add_prefix_space", True, False))
+        core.pre_tokenizer = changed(core.pre_tokenizer, *never, ("add_prefix_space", True, False))
         return core
 
     def _encode(self, text: str, add_special: bool, parse_special: bool) -> tuple[list[int], list[tuple[int, int]]]:
@@ -397,7 +386,7 @@ class Tokenizer:
         template = self._template
         if template is None:
             raise TemplateError("this tokenizer has no chat template; give a raw prompt, or add chat_template.jinja")
-        messages, tools, variables = plain_input(messages), plain_input(tools), plain_input(dict(variables))
+        messages, tools, variables = _plain_input(messages), _plain_input(tools), _plain_input(dict(variables))
 
         def render(change: Any = None) -> str:
             given = (messages, tools, variables)
@@ -441,7 +430,7 @@ class Tokenizer:
         return ids
 
 
-def plain_input(value: Any) -> Any:
+def _plain_input(value: Any) -> Any:
     """Messages as plain data; what is no list at all is left for the template's checks to refuse."""
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
@@ -462,197 +451,4 @@ def _check_text(text: Any, name: str) -> None:
 
 
 def _added(at: int, token: Any) -> AddedToken:
-    return AddedToken(at, token.content, *(getattr(token, flag) for flag in ("special", *_FLAGS[:4])))
-
-
-def _blind(core: tokenizers.Tokenizer, added: Mapping[int, AddedToken]) -> tokenizers.Tokenizer:
-    """A tokenizer on the same model (shared, not copied) that finds only the added tokens that are not special."""
-    import tokenizers
-
-    blind = tokenizers.Tokenizer(core.model)
-    for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
-        setattr(blind, part, getattr(core, part))
-    ordinary = {at: token for at, token in added.items() if not token.special}
-    if ordinary:
-        _add_in_place(blind, added, max(ordinary))
-    if any(blind.token_to_id(token.text) != at for at, token in ordinary.items()):
-        blind = tokenizers.Tokenizer.from_str(core.to_str())
-    blind.encode_special_tokens = True
-    return blind
-
-
-def _changed(part: Any, *changes: tuple[str, Any, Any]) -> Any:
-    """A copy of a normalizer or pre-tokenizer with settings changed, each as (name, value, other value)."""
-    if part is None:
-        return None
-    state = json.loads(part.__getstate__())
-    steps = [state, *(step for steps in state.values() if isinstance(steps, list) for step in steps)]
-    for step in steps:
-        for name, value, other in changes:
-            if isinstance(step, dict) and step.get(name) == value:
-                step[name] = other
-    part = copy.deepcopy(part)
-    part.__setstate__(json.dumps(state).encode())
-    return part
-
-
-def _add_in_place(core: tokenizers.Tokenizer, added: Mapping[int, AddedToken], last: int) -> None:
-    """Add tokens so that each gets its id: the library numbers them one after the other, so gaps are filled."""
-    from tokenizers import AddedToken as LibraryToken
-
-    first = core.get_vocab_size(with_added_tokens=False)
-    inside = [at for at in added if at < first]
-    batch = []
-    for at in (*sorted(inside), *range(first, last + 1)):
-        if token := added.get(at):
-            flags = {flag: getattr(token, flag) for flag in _FLAGS}
-            batch.append(LibraryToken(token.text, **flags))
-        else:
-            batch.append(LibraryToken(f"{_FILLER}{at}", special=True, normalized=False))
-    core.add_tokens(batch)
-
-
-def _open(path: Path) -> tokenizers.Tokenizer:
-    import tokenizers
-
-    if not path.is_file():
-        raise TokenizerError(f"{path}: no such file; a model folder needs a tokenizer.json")
-    try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001  the library raises Exception itself
-        reason = " ".join(str(error).split())
-        raise TokenizerError(f"{path}: not a tokenizer.json that can be read ({reason[:200]})") from None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TokenizerError(f"{path}: not readable as JSON ({' '.join(str(error).split())[:200]})") from None
-    if not isinstance(found, dict):
-        raise TokenizerError(f"{path}: a {type(found).__name__}, expected an object")
-    return found
-
-
-def _content(token: Any) -> str | None:
-    if isinstance(token, Mapping):
-        token = token.get("content")
-    return token if isinstance(token, str) and token else None
-
-
-def _special_names(config: Mapping[str, Any]) -> dict[str, str]:
-    extra = config.get("extra_special_tokens")
-    named = {name: config.get(name) for name in _NAMES} | (dict(extra) if isinstance(extra, Mapping) else {})
-    found = {name: _content(token) for name, token in named.items() if name.endswith("_token")}
-    return {name: token for name, token in found.items() if token is not None}
-
-
-def _wrapping_names(core: tokenizers.Tokenizer) -> dict[str, str]:
-    found = core.encode("", add_special_tokens=True)
-    names = {}
-    if len(found.tokens) >= 1:
-        state = core.post_processor.__getstate__() if core.post_processor else b"{}"
-        order = _single_template(json.loads(state))
-        if order and order[0] != "A":
-            names["bos_token"] = order[0]
-        if order and order[-1] != "A":
-            names["eos_token"] = order[-1]
-    return names
-
-
-def _single_template(state: Mapping[str, Any]) -> list[str]:
-    if state.get("type") == "Sequence":
-        return next((order for step in state["processors"] if (order := _single_template(step))), [])
-    if state.get("type") != "TemplateProcessing":
-        return []
-    return [next(iter(step.values()))["id"] for step in state["single"]]
-
-
-def _add_declared(core: tokenizers.Tokenizer, config: Mapping[str, Any], special: Mapping[str, str]) -> None:
-    """Added tokens that the config knows and tokenizer.json does not, or knows with other flags."""
-    from tokenizers import AddedToken as LibraryToken
-
-    present = {(at, token.content): token for at, token in core.get_added_tokens_decoder().items()}
-    declared = config.get("added_tokens_decoder") or {}
-    try:
-        listed = sorted((int(at), token) for at, token in declared.items())
-    except (AttributeError, TypeError, ValueError):
-        raise TokenizerError("tokenizer_config.json, added_tokens_decoder: not a mapping of ids to tokens") from None
-    for at, token in listed:
-        if (text := _content(token)) is None:
-            continue
-        flags = {flag: bool(token[flag]) for flag in _FLAGS if flag in token}
-        known = present.get((at, text))
-        if known is None or any(getattr(known, flag) != value for flag, value in flags.items()):
-            core.add_tokens([LibraryToken(text, **flags)])
-    _make_special(core, special)
-    names = {token.content for token in core.get_added_tokens_decoder().values()}
-    more = [
-        _content(token)
-        for key in ("additional_special_tokens", "extra_special_tokens")
-        for token in _listed(config, key)
-    ]
-    missing = [text for text in dict.fromkeys((*special.values(), *more)) if text and text not in names]
-    core.add_special_tokens([LibraryToken(text, special=True, normalized=False) for text in missing])
-
-
-def _make_special(core: tokenizers.Tokenizer, special: Mapping[str, str]) -> None:
-    """Added tokens that have a name, such as the end of a turn, are control tokens whatever their flag says."""
-    from tokenizers import AddedToken as LibraryToken
-
-    for token in list(core.get_added_tokens_decoder().values()):
-        if token.content in special.values() and not token.special:
-            flags = {flag: getattr(token, flag) for flag in _FLAGS[:4]}
-            core.add_special_tokens([LibraryToken(token.content, special=True, **flags)])
-
-
-def _listed(config: Mapping[str, Any], key: str) -> list[Any]:
-    value = config.get(key)
-    return value if isinstance(value, list) else []
-
-
-def _wrap_as_declared(core: tokenizers.Tokenizer, config: Mapping[str, Any], special: Mapping[str, str]) -> None:
-    """add_bos_token and add_eos_token of a config decide over the file's post-processor, as in `transformers`."""
-    if "add_bos_token" not in config and "add_eos_token" not in config:
-        return
-    start, end = (
-        (special[name], at)
-        if config.get(f"add_{name}") and name in special and (at := core.token_to_id(special[name])) is not None
-        else None
-        for name in ("bos_token", "eos_token")
-    )
-    core.post_processor = wrapping(start, end)
-
-
-def _template_sources(value: Any, where: Path) -> dict[str, str] | None:
-    """The chat_template of a config: a text, or a list of named texts."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return {"default": value}
-    try:
-        pairs = value.items() if isinstance(value, Mapping) else [(item["name"], item["template"]) for item in value]
-        return {str(name): str(text) for name, text in pairs}
-    except (KeyError, TypeError):
-        raise TokenizerError(f"{where}, chat_template: neither a text nor a list of named texts") from None
-
-
-def _folder_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str] | None:
-    sources = _template_sources(config.get("chat_template"), folder / "tokenizer_config.json") or {}
-    if not sources:
-        old = _read_json(folder / "chat_template.json").get("chat_template")
-        sources = _template_sources(old, folder / "chat_template.json") or {}
-    for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        sources[path.stem] = _read_text(path)
-    if (path := folder / "chat_template.jinja").is_file():
-        sources["default"] = _read_text(path)
-    return sources or None
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise TokenizerError(f"{path}: not readable as text ({error})") from None
+    return AddedToken(at, token.content, *(getattr(token, flag) for flag in ("special", *FLAGS[:4])))

@@ -17,6 +17,8 @@ import headway
 from headway.spec import TokenStem
 from tests import zoo
 
+collect_ignore = ["test_chat_terminal.py"] if sys.platform == "win32" else []  # which has no pseudo-terminals
+
 SPECIAL = ["<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
 TEMPLATE = (
     "{%- for m in messages -%}"

@@ -23,7 +23,7 @@ class Terminal:
     """`headway ARGUMENTS` with stdin, stdout and stderr on one terminal."""
 
     def __init__(self, *arguments: object, patience: float = 60.0) -> None:
-        self.patience, self._seen, self._at = patience, "", 0
+        self.patience, self.seen, self._at = patience, "", 0
         self._side, inside = pty.openpty()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "headway", *map(str, arguments)],
@@ -51,14 +51,23 @@ class Terminal:
         """Press the keys of `text`."""
         os.write(self._side, text.encode())
 
+    def press(self, key: str) -> None:
+        """A key that sends a signal, once the command waits for keys: Python may miss one that comes just before."""
+        stat, asleep = Path(f"/proc/{self.process.pid}/stat"), 0
+        while asleep < 5:
+            time.sleep(0.05)
+            waits = not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "S"
+            asleep = asleep + 1 if waits else 0
+        self.type(key)
+
     def expect(self, text: str) -> str:
         """Wait until `text` appears after what was expected before; what came in between, and `text`."""
         end = time.monotonic() + self.patience
-        while (place := self._seen.find(text, self._at)) < 0:
-            assert time.monotonic() < end, f"waited for {text!r}, saw {self._seen[self._at :]!r}"
-            assert self._more(), f"ended before {text!r}, saw {self._seen[self._at :]!r}"
+        while (place := self.seen.find(text, self._at)) < 0:
+            assert time.monotonic() < end, f"waited for {text!r}, saw {self.seen[self._at :]!r}"
+            assert self._more(), f"ended or hung before {text!r}, saw {self.seen[self._at :]!r}"
         before, self._at = self._at, place + len(text)
-        return self._seen[before : self._at]
+        return self.seen[before : self._at]
 
     def end(self) -> int:
         """The exit code, once the command ends by itself; what it still shows can be expected after."""
@@ -72,7 +81,7 @@ class Terminal:
                 piece = os.read(self._side, 65536)
             except OSError:  # the other side is closed
                 return False
-            self._seen += ESCAPES.sub("", piece.decode(errors="replace"))
+            self.seen += ESCAPES.sub("", piece.decode(errors="replace"))
             return bool(piece)
         return False
 

@@ -3,60 +3,44 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Run
-
-if sys.platform == "win32":
-    pytest.skip("pseudo-terminals are a matter of Unix", allow_module_level=True)
-
 from tests.cli.pseudo import CTRL_C, CTRL_D, Terminal
+
+READY = "\n> "  # typed before it, a control character may meet a terminal that is not in readline's hands yet
+
+
+def turn(terminal: Terminal, typed: str, *said: str) -> None:
+    """Type a line at the prompt, and wait for what must follow and for the next prompt."""
+    terminal.type(f"{typed}\n")
+    for text in (*said, READY):
+        terminal.expect(text)
 
 
 def test_conversation_from_first_prompt_to_end(says_a: Path, tmp_path: Path) -> None:
     file = tmp_path / "talk.json"
     with Terminal("chat", says_a, "--prompt", "first question", "--max-tokens", 12) as terminal:
-        terminal.expect("> first question")
-        terminal.expect("aaaaaaaaaaaa")
-        terminal.expect("tokens/s")
-        terminal.expect("\n> ")
-
-        terminal.type("second\n")
-        terminal.expect("aaaaaaaaaaaa")
-        terminal.expect("\n> ")
-
-        terminal.type("/params max_tokens 3\n")
-        terminal.expect("max_tokens          3")
-        terminal.type("/system 你好\n")
-        terminal.expect("system: 你好")
-        terminal.type('"""several\nlines\n"""\n')
-        terminal.expect("\naaa\n")
-        terminal.type("/retry\n")
-        terminal.expect("same answer again")
-        terminal.expect("\naaa\n")
-        terminal.type("one\\\nmore\n")
-        terminal.expect("\naaa\n")
-        terminal.type("/undo\n")
-        terminal.expect("taken back: one more")
-
-        terminal.type(f"/save {file}\n")
-        terminal.expect("saved 6 turns")
+        for text in ("> first question", "a" * 12, "tokens/s", READY):
+            terminal.expect(text)
+        turn(terminal, "second", "a" * 12)
+        turn(terminal, "/params max_tokens 3", "max_tokens          3")
+        turn(terminal, "/system 你好", "system: 你好")
+        turn(terminal, '"""several\nlines\n"""', "\naaa\n")
+        turn(terminal, "/retry", "same answer again", "\naaa\n")
+        turn(terminal, "one\\\nmore", "\naaa\n")
+        turn(terminal, "/undo", "taken back: one more")
+        turn(terminal, f"/save {file}", "saved 6 turns")
         messages = json.loads(file.read_text(encoding="utf-8"))["messages"]
         assert [message["role"] for message in messages] == ["system", *["user", "assistant"] * 3]
         assert [message["content"] for message in messages] == [
             "你好", "first question", "a" * 12, "second", "a" * 12, "several\nlines", "aaa",
         ]  # fmt: skip
-
-        terminal.type("/clear\n")
-        terminal.expect("cleared")
-        terminal.type("/undo\n")
-        terminal.expect("nothing was asked yet")
-        terminal.type(f"/load {file}\n")
-        terminal.expect("loaded 6 turns")
-
+        turn(terminal, "/clear", "cleared")
+        turn(terminal, "/undo", "nothing was asked yet")
+        turn(terminal, f"/load {file}", "loaded 6 turns")
         for mistake, said in {
             "/params temperature -1": "headway: temperature = -1",
             "/params colour red": "headway: there is no parameter colour",
@@ -66,52 +50,38 @@ def test_conversation_from_first_prompt_to_end(says_a: Path, tmp_path: Path) -> 
             "/load /nowhere": "headway: /nowhere: cannot be read",
             "raise": "no such thing",
         }.items():
-            terminal.type(f"{mistake}\n")
-            terminal.expect(said)
-            terminal.expect("\n> ")
-        terminal.type("/help\n")
-        terminal.expect("/exit")
-        terminal.type("/facts\n")
-        terminal.expect("parameters")
-        terminal.type(CTRL_D)
+            turn(terminal, mistake, said)
+        turn(terminal, "/help", "/exit")
+        turn(terminal, "/facts", "parameters")
+        terminal.press(CTRL_D)
         assert terminal.end() == 0
 
 
 def test_ctrl_c_ends_the_answer_and_twice_at_the_prompt_the_chat(says_a: Path) -> None:
     with Terminal("chat", says_a, "--max-tokens", 900_000) as terminal:
-        terminal.expect("/help")
-        terminal.expect("> ")
+        terminal.expect(READY)
         terminal.type("go on\n")
-        terminal.expect("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
+        terminal.expect("a" * 30)
         terminal.type(CTRL_C)
         terminal.expect("(stopped)")
-        terminal.expect("\n> ")
-        terminal.type("/params max_tokens 2\n")
-        terminal.expect("\n> ")
-        terminal.type("again\n")
-        terminal.expect("\naa\n")
-        terminal.expect("\n> ")
-        terminal.type(CTRL_C)
+        terminal.expect(READY)
+        turn(terminal, "/params max_tokens 2", "max_tokens")
+        turn(terminal, "again", "\naa\n")
+        terminal.press(CTRL_C)
         terminal.expect("Ctrl-C again")
-        terminal.expect("> ")
-        terminal.type(CTRL_C)
+        terminal.expect(READY)
+        terminal.press(CTRL_C)
         assert terminal.end() == 0
-        assert "Traceback" not in terminal.expect("")
+        assert "Traceback" not in terminal.seen
 
 
 def test_conversation_longer_than_the_context_says_so_and_shows_the_way_out(small_context: Path) -> None:
     with Terminal("chat", small_context, "--max-tokens", 5) as terminal:
-        terminal.expect("> ")
-        terminal.type("a question\n")
-        terminal.expect("aaaaa")
-        terminal.expect("\n> ")
-        terminal.type("a question that does not fit beside the first\n")
-        terminal.expect("context of 48 tokens")
-        terminal.expect("/clear")
-        terminal.expect("\n> ")
-        terminal.type("/clear\n")
-        terminal.type("b\n")
-        terminal.expect("aaaaa")
+        terminal.expect(READY)
+        turn(terminal, "a question", "aaaaa")
+        turn(terminal, "a question that does not fit beside the first", "context of 48 tokens", "/clear")
+        turn(terminal, "/clear", "cleared")
+        turn(terminal, "b", "aaaaa")
         terminal.type("/exit\n")
         assert terminal.end() == 0
 
@@ -122,7 +92,7 @@ def test_ctrl_c_while_loading_is_one_line(says_a: Path) -> None:
         terminal.type(CTRL_C)
         assert terminal.end() == 130
         terminal.expect("headway: interrupted")
-        assert "Traceback" not in terminal._seen
+        assert "Traceback" not in terminal.seen
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])

@@ -149,12 +149,21 @@ def test_closed_stdout_is_no_crash() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize(
-    "environment", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}, {"PYTHONUTF8": "0", "LANG": "C"}]
-)
-def test_output_is_utf8_whatever_the_locale(environment: dict[str, str], shell: Run, tmp_path: Path) -> None:
-    done = shell("inspect", tmp_path / "没有", **environment)
+BARE = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "latin-1"}])
+def test_messages_are_utf8_whatever_the_locale(environment: dict[str, str], shell: Run) -> None:
+    done = shell("inspect", "没有/什么/都", **environment)
+    assert done.returncode == 2
     assert "没有" in done.stderr
+
+
+def test_texts_are_utf8_in_and_out_whatever_the_locale(tiny: Path, shell: Run) -> None:
+    options = ("--chat", "--system", "简短", "--max-tokens", 2, "--json")
+    plain, bare = (json.loads(shell("generate", tiny, "你好 🙂", *options, **env).stdout) for env in ({}, BARE))
+    assert bare["answers"] == plain["answers"]
+    assert plain["answers"][0]["prompt"] == "你好 🙂"
 
 
 def test_shell_completion_knows_the_verbs(shell: Run) -> None:

@@ -279,6 +279,15 @@ def test_a_window_of_zero_or_null_means_full_attention(family: str, name: str, n
     assert masks == {Mask.causal()}
 
 
+@pytest.mark.parametrize("name", ["gemma2", "gemma3"])
+def test_a_gemma_without_local_layers_still_states_a_window_as_long_as_its_context(name: str) -> None:
+    config = tiny("gemma", name)
+    spec = read(config | {"layer_types": ["full_attention"] * config["num_hidden_layers"]})
+    written = families.by_name("gemma").write(spec)
+    assert written["sliding_window"] == spec.decoder.context
+    assert {found.mask for found in attentions(read(written))} == {Mask.causal()}
+
+
 @pytest.mark.case("C26")
 def test_a_window_counts_the_token_itself() -> None:
     assert attentions(read(tiny("mistral", "window")))[0].mask == Mask(before=6, after=0)

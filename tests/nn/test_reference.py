@@ -9,8 +9,10 @@ from headway.batch import Batch
 from headway.nn import Transformer, build
 from headway.reference import decode
 from headway.reference import model as reference
+from headway.spec import SinusoidalPositions, TokenStem
 from headway.spec.count import shapes
-from tests.zoo import ZOO
+from headway.spec.position import Pairing
+from tests.zoo import VOCAB, ZOO, attention, decoder, layer
 
 TOKENS = [5, 1, 88, 3, 3, 17, 96, 40, 2, 9, 11]
 
@@ -36,6 +38,18 @@ def test_logits_are_those_of_plain_python(name: str) -> None:
     expected = torch.tensor(reference.forward(ZOO[name], plain_weights(model), TOKENS))
     assert (got - expected).abs().max() < 1e-4
     assert expected.std() > 0.1
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize("width", [6, 7])
+@torch.inference_mode()
+def test_sinusoids_of_any_width_are_those_of_plain_python(width: int, layout: Pairing) -> None:
+    positions = SinusoidalPositions(base=100.0, layout=layout, offset=2)
+    spec = decoder(layer(attention()), stem=TokenStem(vocab=VOCAB, width=width, positions=positions))
+    model = build(spec, seed=3)
+    got = model(Batch.of([TOKENS])).logits[0]
+    expected = torch.tensor(reference.forward(spec, plain_weights(model), TOKENS))
+    assert (got - expected).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("name", ["rotary", "longrope", "window", "alibi"])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from headway.ops.rope import frequencies, rotate, rotation
+from headway.reference import rope_frequencies
 from headway.spec import (
     DynamicScaling,
     GivenScaling,
@@ -14,6 +15,7 @@ from headway.spec import (
     Llama3Scaling,
     LongRopeScaling,
     Rope,
+    YarnScaling,
 )
 
 LLAMA3 = Llama3Scaling(factor=4.0, low=1.0, high=4.0, original=64)
@@ -58,6 +60,21 @@ def test_rows_of_different_regimes_take_their_own_tables() -> None:
     both = rotation(rope, places, [6, 7])
     for row, horizon in enumerate([6, 7]):
         torch.testing.assert_close(both.cos[row], rotation(rope, places[:1], [horizon]).cos[0])
+
+
+@pytest.mark.case("C11")
+@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize("original", [5, 9, 24, 4096])  # the shortest lets the ends of the ramp cross
+@pytest.mark.parametrize("dim", [2, 6, 64])
+def test_yarn_is_the_references_wherever_its_ramp_lies(dim: int, original: int, truncate: bool) -> None:
+    for beta_fast, beta_slow in ((32.0, 1.0), (4.0, 0.5)):
+        yarn = YarnScaling(
+            factor=4.0, original=original, beta_fast=beta_fast, beta_slow=beta_slow, attention=1.1, truncate=truncate
+        )
+        rope = Rope(dim=dim, base=500.0, scaling=yarn)
+        got, factor = frequencies(rope, 3)
+        np.testing.assert_allclose(got, rope_frequencies(rope, 3), rtol=1e-12)
+        assert factor == 1.1
 
 
 @pytest.mark.case("C15")
