@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,9 +17,8 @@ def usable() -> int:
 
 
 def _allowed() -> set[int]:
-    if sys.platform == "linux":
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
+    allowed = getattr(os, "sched_getaffinity", None)
+    return allowed(0) if allowed else set(range(os.cpu_count() or 1))
 
 
 def _physical(cpus: set[int]) -> int:

@@ -71,7 +71,7 @@ class Pool:
 
 
 def load() -> Library | None:
-    """The library for this machine: a wheel's own, else built once by the system's compiler; None if neither is there."""
+    """The library: a wheel's own, else built once by the system's compiler; None if neither is there."""
     return _loaded()[0]
 
 

@@ -73,7 +73,7 @@ class Matrix:
         size = self.library.c.hw_packed_bytes(ctypes.byref(self.struct))
         if self.packed or not size:
             return self
-        out = _aligned(size)
+        out = aligned(size)
         self.library.c.hw_pack(ctypes.byref(self.struct), out.ctypes.data, pool.handle)
         made = object.__new__(Matrix)
         made.library, made.format = self.library, self.format
@@ -113,7 +113,7 @@ def _typed(array: NDArray[Any] | None, dtype: type[np.generic], what: str) -> ND
     return array
 
 
-def _aligned(size: int, to: int = 64) -> NDArray[np.uint8]:
+def aligned(size: int, to: int = 64) -> NDArray[np.uint8]:
     """`size` bytes that start at a multiple of `to`."""
     raw = np.empty(size + to, np.uint8)
     start = -raw.ctypes.data % to

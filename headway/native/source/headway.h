@@ -10,7 +10,7 @@
  *   - Null is allowed where a comment says so. Nothing is checked that the caller could check once before the
  *     first step, except ids and positions, which come from outside at every step.
  *   - A row's answer does not depend on how many threads ran or on how many rows stood beside it, except for
- *     F32, F16 and BF16 matrices, whose sums are taken in another order from 12 rows upwards.
+ *     F32, F16 and BF16 matrices, whose sums are taken in another order from 32 rows upwards.
  */
 #ifndef HEADWAY_H
 #define HEADWAY_H

@@ -40,7 +40,7 @@ static void packed_rows(const linear_run *run, int which, int64_t from, int64_t 
     const hw_matrix *m = t->matrix;
     const hw_layout *l = &run->layout[which];
     octet_function *dot = octet_of(m);
-    float out[TILE * 8];
+    _Alignas(64) float out[TILE * 8];
     for (int64_t row = from; row < to; row += 8) {
         const uint8_t *w = (const uint8_t *)m->data + row / 8 * l->octet;
         if (!m->packed) hw_pack_octet(m, l, row / 8, scratch), w = scratch;
@@ -56,7 +56,7 @@ static void float_rows_few(const linear_run *run, int which, int64_t from, int64
     const hw_linear_args *a = run->args;
     const hw_target *t = &a->target[which];
     const hw_matrix *m = t->matrix;
-    float out[TILED_ROWS * 8];
+    _Alignas(64) float out[TILED_ROWS * 8];
     for (int64_t row = from; row < to; row += 8) {
         int64_t rows = to - row < 8 ? to - row : 8;
         const uint8_t *w = (const uint8_t *)m->data + row * m->stride;
@@ -73,7 +73,7 @@ static void float_rows_many(const linear_run *run, int which, int64_t from, int6
         panel_pack(m, row, panel);
         for (int64_t j = 0; j < run->n; j += STRIP) {
             int64_t count = run->n - j < STRIP ? run->n - j : STRIP;
-            float out[STRIP * PANEL] = {0};
+            _Alignas(64) float out[STRIP * PANEL] = {0};
             for (int64_t k = 0; k < m->cols; k += PANEL_DEPTH) {
                 int64_t depth = m->cols - k < PANEL_DEPTH ? m->cols - k : PANEL_DEPTH;
                 mix(HW_F32, count, a->x + j * a->x_stride + k, a->x_stride, panel + k * PANEL, PANEL * 4, depth, out, PANEL, PANEL);
@@ -134,7 +134,7 @@ static void linear(const void *args, hw_pool *pool) {
     }
     run.scratch = (uint8_t *)a->work + up(rounded_bytes(run.n, run.blocks), 64);
     if (run.blocks) {
-        run.x = rounded_in(a->work, run.n, run.blocks);
+        run.x = (rounded){a->work, run.n};
         round_run rounding = {a, run.x, run.n, a->target[0].matrix->cols, run.blocks};
         hw_share(pool, round_piece, &rounding, (run.n + ROUND_ROWS - 1) / ROUND_ROWS);
     }

@@ -7,7 +7,7 @@
 
 #define PANEL 16       /* weight rows in a panel */
 #define PANEL_DEPTH 256 /* columns of a panel that stay in the first-level cache: 16 KB */
-#define TILED_ROWS 12  /* from so many activation rows on, packing a panel pays */
+#define TILED_ROWS 32  /* from so many activation rows on, packing a panel pays */
 #define STRIP 96       /* activation rows that one pass over a panel serves */
 
 ALWAYS f8 load_as(int format, const uint8_t *base, int64_t at) {

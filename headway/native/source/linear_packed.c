@@ -45,57 +45,68 @@ ALWAYS int bits_of(int format) {
 }
 
 /* sum + (one block) . (one activation row). */
-ALWAYS f8 add_block(int format, const planes *w, const scales *s, const int8_t *q, const float *meta, f8 sum) {
-    f8 d = f8_at(meta);
+ALWAYS f8 add_block(int format, const planes *w, const scales *s, const bytes32 *x, f8 sum) {
+    f8 d = f8_at(&x->d);
     if (format == HW_Q6_K) {
-        f8 first = f8_fma(f8_set(-32.0f), f8_at(meta + 2), planes_dot_half(w, q, 0));
-        f8 second = f8_fma(f8_set(-32.0f), f8_at(meta + 3), planes_dot_half(w, q, 1));
+        f8 first = f8_fma(f8_set(-32.0f), f8_at(&x->halves[0]), planes_dot_half(w, x->q, 0));
+        f8 second = f8_fma(f8_set(-32.0f), f8_at(&x->halves[1]), planes_dot_half(w, x->q, 1));
         return f8_fma(d, f8_fma(s->scale, first, f8_mul(s->second, second)), sum);
     }
-    f8 dot = planes_dot(w, q, bits_of(format), meta + 1);
+    f8 dot = planes_dot(w, x->q, bits_of(format), &x->sum);
     switch (format) {
-    case HW_Q4_0: case HW_I4: dot = f8_fma(f8_set(-8.0f), f8_at(meta + 1), dot); break;
-    case HW_Q5_0: dot = f8_fma(f8_set(-16.0f), f8_at(meta + 1), dot); break;
-    case I4_ZEROS: dot = f8_sub(dot, f8_mul(s->zero, f8_at(meta + 1))); break;
+    case HW_Q4_0: case HW_I4: dot = f8_fma(f8_set(-8.0f), f8_at(&x->sum), dot); break;
+    case HW_Q5_0: dot = f8_fma(f8_set(-16.0f), f8_at(&x->sum), dot); break;
+    case I4_ZEROS: dot = f8_sub(dot, f8_mul(s->zero, f8_at(&x->sum))); break;
     case HW_Q4_1: case HW_Q5_1: case HW_Q4_K: case HW_Q5_K:
-        return f8_fma(d, f8_fma(s->scale, dot, f8_mul(s->shift, f8_at(meta + 1))), sum);
+        return f8_fma(d, f8_fma(s->scale, dot, f8_mul(s->shift, f8_at(&x->sum))), sum);
     default: break;
     }
     return f8_fma(f8_mul(s->scale, d), dot, sum);
 }
 
-/* out[count][8] = eight weight rows at `w` times activation rows from .. from + count - 1. */
-ALWAYS void octet_dot(int format, const uint8_t *w, const hw_layout *l, rounded x, int64_t from, int64_t count, float *out) {
-    const int bits = bits_of(format);
-    const int8_t *q = x.q + 32 * from;
-    const float *meta = x.meta + 4 * from;
+/* One activation row of `n`: the sum stays in a register. */
+ALWAYS f8 octet_one(int format, const uint8_t *w, const hw_layout *l, const bytes32 *x, int64_t n) {
     f8 sum = f8_zero();
-    if (count > 1) memset(out, 0, (size_t)count * 32);
-    for (int64_t g = 0; g < l->groups; g++) {
+    for (int64_t g = l->groups; g > 0; g--) {
         const uint8_t *header = w;
         w += l->header;
-        for (int64_t b = 0; b < l->blocks; b++) {
+        for (int64_t b = 0; b < l->blocks; b++, x += n) {
             const scales s = scales_of(format, header, b);
             planes p;
-            planes_load(&p, w, bits);
-            w += 32 * bits;
-            if (count == 1) {
-                sum = add_block(format, &p, &s, q, meta, sum);
-            } else {
-                for (int64_t j = 0; j < count; j++) {
-                    f8_store(out + 8 * j, add_block(format, &p, &s, q + 32 * j, meta + 4 * j, f8_load(out + 8 * j)));
-                }
-            }
-            q += 32 * x.n, meta += 4 * x.n;
+            planes_load(&p, w, bits_of(format));
+            w += 32 * bits_of(format);
+            sum = add_block(format, &p, &s, x, sum);
         }
     }
-    if (count == 1) f8_store(out, sum);
+    return sum;
 }
+
+/* `count` rows: out[count][8]. */
+ALWAYS void octet_many(int format, const uint8_t *w, const hw_layout *l, const bytes32 *x, int64_t n, int64_t count, float *out) {
+    memset(out, 0, (size_t)count * 32);
+    for (int64_t g = l->groups; g > 0; g--) {
+        const uint8_t *header = w;
+        w += l->header;
+        for (int64_t b = 0; b < l->blocks; b++, x += n) {
+            const scales s = scales_of(format, header, b);
+            planes p;
+            planes_load(&p, w, bits_of(format));
+            w += 32 * bits_of(format);
+            float *at = out;
+            for (const bytes32 *row = x; row < x + count; row++, at += 8) {
+                f8_store(at, add_block(format, &p, &s, row, f8_load(at)));
+            }
+        }
+    }
+}
+
+/* Eight weight rows at `w` times activation rows from .. from + count - 1: out[count][8]. */
+typedef void octet_function(const uint8_t *w, const hw_layout *l, rounded x, int64_t from, int64_t count, float *out);
 
 #define OCTET(name, format)                                                                                           \
     static void octet_##name(const uint8_t *w, const hw_layout *l, rounded x, int64_t from, int64_t count, float *out) { \
-        if (count == 1) octet_dot(format, w, l, x, from, 1, out);                                                     \
-        else octet_dot(format, w, l, x, from, count, out);                                                            \
+        if (count == 1) f8_store(out, octet_one(format, w, l, x.blocks + from, x.n));                                 \
+        else octet_many(format, w, l, x.blocks + from, x.n, count, out);                                              \
     }
 OCTET(q4_0, HW_Q4_0)
 OCTET(q4_1, HW_Q4_1)
@@ -108,8 +119,6 @@ OCTET(q6_k, HW_Q6_K)
 OCTET(i8, HW_I8)
 OCTET(i4, HW_I4)
 OCTET(i4_zeros, I4_ZEROS)
-
-typedef void octet_function(const uint8_t *w, const hw_layout *l, rounded x, int64_t from, int64_t count, float *out);
 
 static octet_function *octet_of(const hw_matrix *m) {
     switch (m->format) {

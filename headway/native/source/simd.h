@@ -3,6 +3,7 @@
  * Kernels are written once on these names; kernels.c is compiled once for each path. A file simd_*.h gives:
  *   f8                        eight floats, with load, store, arithmetic, and loads from half and bfloat16;
  *   f8_min(a, b), f8_max      give b when either is NaN, so `f8_min(limit, x)` keeps a NaN of x;
+ *   bytes_store, bytes_sums   32 floats rounded to bytes, and the sums of their halves;
  *   planes                    a block of 8 rows x 32 columns as eight vectors of 8 rows x 4 columns, a byte each;
  *   planes_load, planes_dot   from the packed bits, and with 32 activations.
  */

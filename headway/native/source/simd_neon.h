@@ -56,6 +56,10 @@ ALWAYS void bytes_store(int8_t *p, f8 a, f8 b, f8 c, f8 d) {
     vst1_s8(p + 16, eight_bytes(c)), vst1_s8(p + 24, eight_bytes(d));
 }
 
+ALWAYS void bytes_sums(const int8_t *p, float sums[2]) {
+    sums[0] = (float)vaddlvq_s8(vld1q_s8(p)), sums[1] = (float)vaddlvq_s8(vld1q_s8(p + 16));
+}
+
 typedef struct { int8x16_t v[8][2]; } planes; /* rows 0 .. 3 and 4 .. 7 */
 
 ALWAYS void planes_load(planes *to, const uint8_t *p, int bits) {

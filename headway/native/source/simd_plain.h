@@ -83,6 +83,11 @@ ALWAYS void bytes_store(int8_t *p, f8 a, f8 b, f8 c, f8 d) {
     for (int i = 0; i < 32; i++) p[i] = (int8_t)nearbyintf(all[i / 8].at[i % 8]);
 }
 
+ALWAYS void bytes_sums(const int8_t *p, float sums[2]) {
+    sums[0] = sums[1] = 0;
+    for (int i = 0; i < 32; i++) sums[i / 16] += p[i];
+}
+
 typedef struct { int16_t v[8][32]; } planes; /* vector i, row r, column 4i + c at [i][4r + c] */
 
 ALWAYS void planes_load(planes *to, const uint8_t *p, int bits) {

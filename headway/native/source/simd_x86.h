@@ -67,6 +67,16 @@ ALWAYS void bytes_store(int8_t *p, f8 a, f8 b, f8 c, f8 d) {
     _mm256_storeu_si256((__m256i *)p, bytes);
 }
 
+/* Sums of the first and the last 16 of 32 bytes. */
+ALWAYS void bytes_sums(const int8_t *p, float sums[2]) {
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), _mm256_loadu_si256((const __m256i *)p));
+    __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    fours = _mm256_add_epi32(fours, _mm256_shuffle_epi32(fours, 0x4e));
+    fours = _mm256_add_epi32(fours, _mm256_shuffle_epi32(fours, 0xb1));
+    sums[0] = (float)_mm256_extract_epi32(fours, 0);
+    sums[1] = (float)_mm256_extract_epi32(fours, 4);
+}
+
 typedef struct { __m256i v[8]; } planes;
 
 ALWAYS __m256i load32(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
