@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -10,11 +11,11 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -24,26 +25,32 @@ from headway import families
 from headway.checkpoint.rules import Rule, expand
 from headway.checkpoint.safetensors import write_safetensors
 from headway.checkpoint.store import open_store
-from headway.errors import CheckpointError, SpecError
+from headway.errors import CheckpointError, RequestError, SpecError
 from headway.families.kit import token_ids
+from headway.fast import TapeNetwork, obstacle
+from headway.native.library import Pool, load
 from headway.nn.build import empty, fill
 from headway.nn.transformer import Transformer
 from headway.source import OWN, Match, Source, match, open_source
 from headway.spec import codec
 from headway.spec.count import shapes
 from headway.spec.model import ModelSpec
+from headway.tape import Program, Weights
+from headway.tape.weights import of_source
 
 __all__ = [
     "BY_NAME",
     "DTYPES",
     "Loaded",
     "Match",
+    "NoTapeError",
     "Progress",
     "Report",
     "Source",
     "UnusedWeights",
     "config_of",
     "load_network",
+    "load_tape",
     "match",
     "open_source",
     "parse_dtype",
@@ -70,8 +77,15 @@ BY_NAME: dict[str, torch.dtype] = {
 SAFETENSORS_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
+Kind = TypeVar("Kind", Transformer, TapeNetwork)
+
+
 class UnusedWeights(UserWarning):
     """Tensors of a file that the model has no place for."""
+
+
+class NoTapeError(RequestError):
+    """Why a model cannot run natively here; modules can."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,13 +104,15 @@ class Report:
     file_bytes: int
     bytes: int
     seconds: float
+    engine: str = "modules"  # or "tape", with the instruction set and threads that run it
+    note: str = ""  # why modules serve where a tape was asked for
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded:
-    """A model with what its files say beside the weights."""
+class Loaded(Generic[Kind]):
+    """A model, as modules or on a tape, with what its files say beside the weights."""
 
-    network: Transformer
+    network: Kind
     config: Mapping[str, Any]  # config.json, or what GGUF metadata stand for
     generation_config: Mapping[str, Any]
     report: Report
@@ -108,7 +124,7 @@ def load_network(
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
-) -> Loaded:
+) -> Loaded[Transformer]:
     """Load the checkpoint at `path` (HF folder, .safetensors or .gguf).
 
     dtype "auto" keeps every tensor's own; quantised GGUF tensors become float32, which holds them exactly.
@@ -120,11 +136,54 @@ def load_network(
         source = open_source(path, store)
         plan = match(source)
         network = fill(empty(source.spec), dict(_tensors(source, plan, wanted, torch.device(device), progress)))
-        report = _report(source, plan, network, time.perf_counter() - began)
+        dtypes: Counter[str] = Counter()
+        for parameter in network.parameters():
+            dtypes[SAFETENSORS_NAMES[parameter.dtype]] += parameter.numel()
+        held = sum(parameter.nbytes for parameter in network.parameters())
+        report = _report(source, plan, dtypes, held, time.perf_counter() - began)
+    _warn(report)
+    return Loaded(network=network, config=source.config, generation_config=source.generation_config, report=report)
+
+
+def load_tape(
+    path: Path,
+    *,
+    dtype: str | torch.dtype = "auto",
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Loaded[TapeNetwork]:
+    """Load the checkpoint at `path` to run natively: quantised GGUF tensors stay as they are packed.
+
+    A dtype other than "auto" makes all matrices that, from the file's values. `threads` None: one for each
+    usable core. NoTapeError when this model or this machine needs modules; else as `load_network`.
+    """
+    began = time.perf_counter()
+    wanted = "auto" if dtype == "auto" else SAFETENSORS_NAMES[parse_dtype(dtype)]
+    library = load()
+    with open_store(path) as store:
+        source = open_source(path, store)
+        reason = obstacle(source.spec)
+        if reason or library is None:
+            raise NoTapeError(reason)
+        plan = match(source)
+        pool = Pool(library, threads)
+        weights = Weights(source.spec, of_source(source, plan, progress), library, pool, dtype=wanted)
+        network = TapeNetwork(Program(source.spec, weights, pool))
+        report = _report(source, plan, weights.dtypes, weights.nbytes, time.perf_counter() - began)
+        report = replace(report, engine=f"tape, {library.path}, {counted(pool.threads, 'thread')}")
+    _warn(report)
+    return Loaded(network=network, config=source.config, generation_config=source.generation_config, report=report)
+
+
+def counted(count: int, what: str) -> str:
+    """1 thread, 2 threads."""
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def _warn(report: Report) -> None:
     if report.unused:
         shown = ", ".join(report.unused[:5]) + (", ..." if len(report.unused) > 5 else "")
-        warnings.warn(f"{path}: {len(report.unused)} tensors are not used: {shown}", UnusedWeights, stacklevel=3)
-    return Loaded(network=network, config=source.config, generation_config=source.generation_config, report=report)
+        warnings.warn(f"{report.path}: {len(report.unused)} tensors are not used: {shown}", UnusedWeights, stacklevel=4)
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -201,20 +260,18 @@ def _copy(array: np.ndarray, stored: torch.dtype, dtype: torch.dtype, fresh: boo
     return torch.empty(tensor.shape, dtype=dtype).copy_(tensor)
 
 
-def _report(source: Source, plan: Sequence[Match], network: Transformer, seconds: float) -> Report:
+def _report(
+    source: Source, plan: Sequence[Match], dtypes: Mapping[str, int], held_bytes: int, seconds: float
+) -> Report:
     used = {key for found in plan for key in found.keys}
     spare = {key for alias in source.aliases for key in map(source.key, alias.keys) if key is not None}
     rest = sorted(source.names - used - spare)
     ignored = tuple(name for name in rest if any(fnmatchcase(name, pattern) for pattern in source.ignore))
-    parameters = dict(network.named_parameters())
+    owned = shapes(source.spec)
     file_dtypes: Counter[str] = Counter()
     for found in plan:
-        file_dtypes[source.store.entry(found.keys[0]).dtype] += sum(
-            parameters[path].numel() for path in found.rule.paths
-        )
-    dtypes: Counter[str] = Counter()
-    for parameter in parameters.values():
-        dtypes[SAFETENSORS_NAMES[parameter.dtype]] += parameter.numel()
+        size = sum(math.prod(owned[path]) for path in found.rule.paths)
+        file_dtypes[source.store.entry(found.keys[0]).dtype] += size
     return Report(
         path=source.path,
         format=source.store.format,
@@ -226,7 +283,7 @@ def _report(source: Source, plan: Sequence[Match], network: Transformer, seconds
         file_dtypes=dict(file_dtypes),
         dtypes=dict(dtypes),
         file_bytes=sum(source.store.entry(name).nbytes for name in used),
-        bytes=sum(parameter.nbytes for parameter in parameters.values()),
+        bytes=held_bytes,
         seconds=seconds,
     )
 

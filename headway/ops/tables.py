@@ -77,12 +77,11 @@ def turns(rope: Rope, length: int, positions: NDArray[np.integer]) -> tuple[Floa
 
 def waves(spec: SinusoidalPositions, width: int, positions: NDArray[np.integer]) -> Floats:
     """Sines and cosines [N, width] of the positions ("Attention Is All You Need", section 3.5)."""
-    exponent = np.arange(width // 2, dtype=np.float64) / (width // 2)
+    exponent = np.arange(0, width, 2, dtype=np.float64) / width
     angles = (positions + spec.offset)[:, None] * spec.base**-exponent
     both = np.sin(angles), np.cos(angles)
-    if spec.layout == "half":
-        return np.concatenate(both, axis=-1).astype(np.float32)
-    return np.stack(both, axis=-1).reshape(len(positions), -1).astype(np.float32)
+    order = np.concatenate(both, axis=-1) if spec.layout == "half" else np.stack(both, axis=-1).reshape(len(angles), -1)
+    return order[:, :width].astype(np.float32)  # an odd width has one cosine less
 
 
 def alibi_slopes(spec: Alibi) -> list[float]:
