@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.batch import Batch, Output
+from headway.errors import RequestError
 from headway.native import library
+from headway.nn.transformer import Transformer
 from headway.spec.model import ModelSpec
-from headway.tape import Program, TapeCache, missing
+from headway.tape import Program, TapeCache, Weights, missing
 from headway.tape.program import Keep
+from headway.tape.weights import of_arrays
 
 
 class TapeNetwork:
@@ -56,6 +61,17 @@ class TapeNetwork:
         return Output(hidden={self.spec.decoder.name: hidden}, logits=logits)
 
 
+def tape_of(network: Transformer, *, threads: int | None = None) -> TapeNetwork:
+    """A tape over the memory of modules on the CPU; RequestError when this model or this machine needs modules."""
+    native = library.load()
+    reason = obstacle(network.spec)
+    if native is None or reason:
+        raise RequestError(f"{network.spec.name} cannot run on a tape: {reason}")
+    pool = library.Pool(native, threads)
+    arrays = {path: _array(parameter.detach()) for path, parameter in network.named_parameters()}
+    return TapeNetwork(Program(network.spec, Weights(network.spec, of_arrays(arrays), native, pool), pool))
+
+
 def obstacle(spec: ModelSpec) -> str:
     """One line why `spec` cannot run on a tape here; empty when it can."""
     if library.load() is None:
@@ -63,6 +79,11 @@ def obstacle(spec: ModelSpec) -> str:
     lacks = missing(spec)
     more = f" and {len(lacks) - 1} more" if len(lacks) > 1 else ""
     return f"no native form for {lacks[0]}{more}" if lacks else ""
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    """The tensor's memory; bfloat16 as its bits."""
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _rows(batch: Batch) -> tuple[list[list[int]], list[list[int]] | None, Sequence[int]]:
