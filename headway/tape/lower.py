@@ -194,7 +194,7 @@ class _Lowering:
             matrix = self.weights.matrix(f"{path}.weight")
             bias_at = self._vector(f"{path}.bias") if bias else None
             args.target[place] = Target(ctypes.pointer(matrix.struct), bias_at, y.address, y.size)
-            self._needs(matrix.work_bytes(self.places.tokens, self.pool))
+        self._needs(self.library.c.hw_linear_work(ctypes.byref(args), self.places.tokens, self.pool.handle))
         self.workers.append(args)
         self._add(label, Op.LINEAR, args)
 
