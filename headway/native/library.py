@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.native import build, cores
-from headway.native.structs import ARGS, AttentionArgs, MatrixStruct, Op, StepStruct
+from headway.native.structs import ARGS, AttentionArgs, LinearArgs, MatrixStruct, Op, StepStruct
 
 ABI = 1
 
@@ -105,7 +105,7 @@ def _declare(c: ctypes.CDLL) -> None:
     _function(c.hw_row_bytes, c_int64, matrix)
     _function(c.hw_packed_bytes, c_int64, matrix)
     _function(c.hw_pack, None, matrix, c_void_p, c_void_p)
-    _function(c.hw_linear_work, c_int64, matrix, c_int64, c_void_p)
+    _function(c.hw_linear_work, c_int64, ctypes.POINTER(LinearArgs), c_int64, c_void_p)
     _function(c.hw_attention_work, c_int64, ctypes.POINTER(AttentionArgs), c_int64, c_void_p)
     for op, args in ARGS.items():
         _function(getattr(c, f"hw_{op.name.lower()}"), None, ctypes.POINTER(args), c_void_p)

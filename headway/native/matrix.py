@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headway.errors import CheckpointError
 from headway.native.library import Library, Pool
-from headway.native.structs import Format, MatrixStruct
+from headway.native.structs import Format, LinearArgs, MatrixStruct
 
 PLAIN = (Format.F32, Format.F16, Format.BF16)
 
@@ -91,8 +91,10 @@ class Matrix:
         return made
 
     def work_bytes(self, n: int, pool: Pool) -> int:
-        """Bytes of workspace that a linear over `n` rows of input needs."""
-        return int(self.library.c.hw_linear_work(ctypes.byref(self.struct), n, pool.handle))
+        """Bytes of workspace for a linear over at most `n` rows; the largest answer serves matrices together."""
+        args = LinearArgs(targets=1)
+        args.target[0].matrix = ctypes.pointer(self.struct)
+        return int(self.library.c.hw_linear_work(ctypes.byref(args), n, pool.handle))
 
     def _keep(self, array: NDArray[Any], size: int, what: str) -> int:
         if not array.flags.c_contiguous:

@@ -69,15 +69,14 @@ class Program:
         args.accumulate = int(accumulate)
         for target, output in zip(args.target, outputs, strict=False):
             self._fill(target, output)
-        self._reserve(args, max(output.matrix.work_bytes(most, self.pool) for output in outputs))
+        self._reserve(args, int(self.library.c.hw_linear_work(ctypes.byref(args), most, self.pool.handle)))
         return args
 
     def attention(self, *, most: int, **fields: Any) -> AttentionArgs:
         """Attention of at most `most` tokens; `fields` as in AttentionArgs, without `work`."""
         args = self.add(Op.ATTENTION, **fields)
         assert isinstance(args, AttentionArgs)
-        size = self.library.c.hw_attention_work(ctypes.byref(args), most, self.pool.handle)
-        self._reserve(args, int(size))
+        self._reserve(args, int(self.library.c.hw_attention_work(ctypes.byref(args), most, self.pool.handle)))
         return args
 
     def run(self, nanoseconds: NDArray[np.int64] | None = None) -> None:

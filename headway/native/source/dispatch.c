@@ -126,8 +126,8 @@ FACE(embed, hw_embed_args, HW_OP_EMBED)
 FACE(gather, hw_gather_args, HW_OP_GATHER)
 FACE(top, hw_top_args, HW_OP_TOP)
 
-int64_t hw_linear_work(const hw_matrix *matrix, int64_t n, const hw_pool *pool) {
-    return table()->linear_work(matrix, n, hw_pool_threads(pool));
+int64_t hw_linear_work(const hw_linear_args *args, int64_t n, const hw_pool *pool) {
+    return table()->linear_work(args, n, hw_pool_threads(pool));
 }
 
 int64_t hw_attention_work(const hw_attention_args *args, int64_t n, const hw_pool *pool) {

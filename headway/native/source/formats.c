@@ -32,7 +32,9 @@ int hw_is_float(int32_t format) { return format == HW_F32 || format == HW_F16 ||
 
 int64_t hw_row_bytes(const hw_matrix *matrix) {
     if (matrix->format == HW_I4) {
-        return matrix->group >= 32 && matrix->group % 32 == 0 ? (matrix->cols + 1) / 2 : 0;
+        int64_t widest = matrix->cols < 128 ? 128 : (matrix->cols + 31) / 32 * 32;
+        if (matrix->group < 32 || matrix->group % 32 || matrix->group > widest) return 0;
+        return (matrix->cols + 1) / 2;
     }
     file_block block = block_of(matrix->format);
     if (!block.cols || matrix->cols % block.cols) return 0;

@@ -35,7 +35,7 @@ typedef struct hw_matrix {
     int32_t packed;      /* 0: rows one after the other, as in a file; 1: what hw_pack wrote */
     int64_t rows, cols;
     int64_t stride;      /* bytes from row to row; unused when packed */
-    int32_t group;       /* HW_I4: columns that share a scale (32, 64, 128, or more, a multiple of 32) */
+    int32_t group;       /* HW_I4: columns that share a scale: a multiple of 32, at most 128 or the whole row */
     int32_t has_zeros;   /* HW_I4: 1 when each group has its own zero; else the zero is 8 */
     const void *data;
     const void *scales;  /* HW_I8: float32 [rows]; HW_I4: float16 [rows, groups]; null when packed and for GGUF */
@@ -70,8 +70,6 @@ int64_t hw_row_bytes(const hw_matrix *matrix);
 int64_t hw_packed_bytes(const hw_matrix *matrix);
 /* Interleaves the rows of `matrix` by eight into `out`; see formats.h for the layout. */
 void hw_pack(const hw_matrix *matrix, void *out, hw_pool *pool);
-/* Bytes of `work` that hw_linear needs for up to `n` rows on this pool. */
-int64_t hw_linear_work(const hw_matrix *matrix, int64_t n, const hw_pool *pool);
 
 /* ---- operations ---- */
 
@@ -91,8 +89,11 @@ typedef struct hw_linear_args {
     int32_t accumulate;  /* 1: added to what y holds (the residual) */
     float scale;
     hw_target target[HW_TARGETS];
-    void *work;          /* hw_linear_work bytes, for the most demanding of the targets; aligned to 64 */
+    void *work;          /* hw_linear_work bytes, aligned to 64 */
 } hw_linear_args;
+/* Bytes of `work` that hw_linear needs for up to `n` rows on this pool; reads the targets' matrices alone. Of several
+ * linears, or of the targets of one asked for one by one, the largest answer serves all. */
+int64_t hw_linear_work(const hw_linear_args *args, int64_t n, const hw_pool *pool);
 
 /* Rows of `width`, `per` of them in each token (heads). rms: x / sqrt(mean(x^2) + eps) * (weight + offset). */
 typedef struct hw_norm_args {

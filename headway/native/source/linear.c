@@ -141,7 +141,18 @@ static void linear(const void *args, hw_pool *pool) {
     if (run.n > 0) hw_share(pool, linear_piece, &run, pieces);
 }
 
-static int64_t linear_work(const hw_matrix *m, int64_t n, int32_t threads) {
-    hw_layout layout = hw_layout_of(m);
-    return up(rounded_bytes(n, blocks_of(&layout)), 64) + threads * thread_scratch(m, n) + 64;
+/* So much for every thread that the largest answer over single matrices serves them together: the panel of a float
+ * matrix beside the rounded input of a quantised one. */
+static int64_t linear_work(const hw_linear_args *a, int64_t n, int32_t threads) {
+    int64_t blocks = 0, scratch = 0;
+    for (int i = 0; i < a->targets; i++) {
+        const hw_matrix *m = a->target[i].matrix;
+        hw_layout layout = hw_layout_of(m);
+        int64_t panel = up((m->cols < 128 ? 128 : m->cols) * PANEL * (int64_t)sizeof(float), 64);
+        int64_t each = layout.octet > panel ? up(layout.octet, 64) : panel;
+        int64_t across = layout.bits ? blocks_of(&layout) : (m->cols + 31) / 32;
+        if (across > blocks) blocks = across;
+        if (each > scratch) scratch = each;
+    }
+    return up(rounded_bytes(n, blocks), 64) + threads * scratch;
 }

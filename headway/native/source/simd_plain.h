@@ -7,7 +7,12 @@ typedef struct { float at[8]; } f8;
     for (int i = 0; i < 8; i++) out.at[i] = (expression);    \
     return out
 
-ALWAYS f8 f8_load(const float *p) { EACH(p[i]); }
+/* Weights may lie at any address: memcpy, not a pointer of their type. */
+ALWAYS f8 f8_load(const float *p) {
+    f8 out;
+    memcpy(out.at, p, sizeof out.at);
+    return out;
+}
 ALWAYS void f8_store(float *p, f8 x) { memcpy(p, x.at, sizeof x.at); }
 ALWAYS f8 f8_set(float x) { EACH(x); }
 ALWAYS f8 f8_at(const float *p) { EACH(*p); }
@@ -70,11 +75,17 @@ ALWAYS uint16_t half_of_float(float x) {
     return (uint16_t)(sign | (bits - (112u << 23)) >> 13);
 }
 
-ALWAYS f8 f8_load_half(const uint16_t *p) { EACH(float_of_half(p[i])); }
+ALWAYS uint16_t two_bytes(const uint16_t *p, int i) {
+    uint16_t value;
+    memcpy(&value, (const uint8_t *)p + 2 * i, 2);
+    return value;
+}
+
+ALWAYS f8 f8_load_half(const uint16_t *p) { EACH(float_of_half(two_bytes(p, i))); }
 ALWAYS void f8_store_half(uint16_t *p, f8 x) {
     for (int i = 0; i < 8; i++) p[i] = half_of_float(x.at[i]);
 }
-ALWAYS f8 f8_load_bfloat(const uint16_t *p) { EACH(float_of_bits((uint32_t)p[i] << 16)); }
+ALWAYS f8 f8_load_bfloat(const uint16_t *p) { EACH(float_of_bits((uint32_t)two_bytes(p, i) << 16)); }
 ALWAYS f8 f8_load_u8(const uint8_t *p) { EACH((float)p[i]); }
 ALWAYS f8 f8_load_i8(const int8_t *p) { EACH((float)p[i]); }
 
