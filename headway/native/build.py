@@ -64,6 +64,11 @@ def usable_sets() -> tuple[str, ...]:
     return tuple(name for name, (_, needs) in SETS.get(_machine(), {}).items() if not known or known.issuperset(needs))
 
 
+def extra_flags() -> tuple[str, ...]:
+    """Flags of the compiler that HEADWAY_NATIVE_FLAGS adds: a sanitizer's, say."""
+    return tuple(shlex.split(os.environ.get("HEADWAY_NATIVE_FLAGS", "")))
+
+
 def build(extra: Sequence[str] = ()) -> Path:
     """The library, built now unless it is there; several processes may ask at once.
 

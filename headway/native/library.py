@@ -85,8 +85,8 @@ def _loaded() -> tuple[Library | None, str]:
     if os.environ.get("HEADWAY_NATIVE", "").strip().lower() in ("0", "off", "no", "false"):
         return None, "HEADWAY_NATIVE is off"
     try:
-        shipped = build.shipped_path()
-        return Library(shipped if shipped.is_file() else build.build()), ""
+        flags, shipped = build.extra_flags(), build.shipped_path()
+        return Library(shipped if shipped.is_file() and not flags else build.build(flags)), ""
     except (build.BuildError, OSError) as error:
         return None, " ".join(str(error).split())
 
