@@ -5,6 +5,7 @@
  */
 
 #define I4_ZEROS 102 /* HW_I4 with a zero for each group, a format of its own here */
+#define AHEAD 2048   /* bytes fetched before they are needed: with it 20 GB/s from memory, without 15 */
 #define TILE 64      /* activation rows for which weights are unpacked once */
 
 typedef struct scales {
@@ -73,6 +74,7 @@ ALWAYS f8 octet_one(int format, const uint8_t *w, const hw_layout *l, const byte
         for (int64_t b = 0; b < l->blocks; b++, x += n) {
             const scales s = scales_of(format, header, b);
             planes p;
+            for (int line = 0; line < bits_of(format) / 2; line++) __builtin_prefetch(w + AHEAD + 64 * line);
             planes_load(&p, w, bits_of(format));
             w += 32 * bits_of(format);
             sum = add_block(format, &p, &s, x, sum);
