@@ -49,15 +49,18 @@ class TapeNetwork:
         packed = len(rows) != batch.rows
         among = "all" if packed and keep == "last" else keep
         answer = self.program.step(rows, cache, keep=among, horizons=horizons, types=types)
-        real = batch.segments > 0
-        hidden = _spread(torch.from_numpy(answer.hidden), real, batch.even)
-        if answer.logits is None:
-            return Output(hidden={self.spec.decoder.name: hidden})
-        if keep == "last" and not packed:
-            real = real.any(dim=1, keepdim=True)
-        logits = _spread(torch.from_numpy(answer.logits).clone(), real, batch.even)
-        if keep == "last" and packed:
-            logits = logits[torch.arange(batch.rows), batch.last()][:, None]
+        hidden = _spread(torch.from_numpy(answer.hidden), batch)
+        logits = None
+        if answer.logits is not None:
+            logits = torch.from_numpy(answer.logits).clone()  # the next step writes where these lie
+            if among == "all":
+                logits = _spread(logits, batch)
+            elif batch.even:
+                logits = logits[:, None]
+            else:
+                logits = _filled(logits, (batch.segments > 0).any(dim=1, keepdim=True))
+            if keep == "last" and packed:
+                logits = logits[torch.arange(batch.rows), batch.last()][:, None]
         return Output(hidden={self.spec.decoder.name: hidden}, logits=logits)
 
 
@@ -97,10 +100,15 @@ def _rows(batch: Batch) -> tuple[list[list[int]], list[list[int]] | None, Sequen
     return ids, types, [batch.horizons[row] for row, _ in parts]
 
 
-def _spread(flat: Tensor, real: Tensor, even: bool) -> Tensor:
-    """[N, D] of the real places as [B, T, D], zeros in between."""
-    if even:
-        return flat.view(*real.shape, flat.shape[1])
-    out = flat.new_zeros(*real.shape, flat.shape[1])
-    out[real] = flat
+def _spread(flat: Tensor, batch: Batch) -> Tensor:
+    """[N, D] of the batch's tokens as [B, T, D], zeros where there is padding."""
+    if batch.even:
+        return flat.view(batch.rows, batch.width, flat.shape[1])
+    return _filled(flat, batch.segments > 0)
+
+
+def _filled(flat: Tensor, places: Tensor) -> Tensor:
+    """[N, D] at the true places of [B, T], zeros elsewhere."""
+    out = flat.new_zeros(*places.shape, flat.shape[1])
+    out[places] = flat
     return out

@@ -78,7 +78,7 @@ def missing(spec: ModelSpec) -> tuple[str, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ring:
     """An attention over a window: whether new keys enter the ring before they are read, or stand beside it."""
 
@@ -89,9 +89,13 @@ class Ring:
     values: int
     before: int  # places on the tape of the two calls that keep, of which one is passed over
     after: int
+    beside: bool | None = None
 
     def turn(self, steps: Any, beside: bool) -> None:
         """Read the step's keys beside the ring, or out of it."""
+        if beside == self.beside:
+            return
+        self.beside = beside
         steps[self.before].skip, steps[self.after].skip = int(beside), int(not beside)
         self.attention.fresh_k = self.keys if beside else None
         self.attention.fresh_v = self.values if beside else None

