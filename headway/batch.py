@@ -25,7 +25,7 @@ class Batch:
     segments: Tensor  # B T, 0 padding, else the number of the document in its row
     starts: tuple[int, ...]  # position of each row's first token: how many came before, in a cache
     lengths: tuple[int, ...]  # real tokens of each row, known without asking the device
-    horizons: tuple[int, ...]  # length of each row's whole sequence, past and announced tokens included
+    horizons: tuple[tuple[int, ...], ...]  # whole length of each row's documents, past and announced tokens included
     even: bool  # no padding, one document a row, every row starts at the same position
     types: Tensor | None = None  # B T, token types (BERT's first and second text)
     memory: Tensor | None = None  # B S D, what cross-attention reads
@@ -71,7 +71,7 @@ class Batch:
             segments=packed[2],
             starts=starts,
             lengths=lengths,
-            horizons=tuple(horizons) if horizons is not None else ends,
+            horizons=tuple((length,) for length in (ends if horizons is None else horizons)),
             even=even,
         )
 
@@ -85,14 +85,13 @@ class Batch:
         width = batch.tokens.shape[1]
         positions = torch.tensor([p + [0] * (width - len(p)) for p in places], device=device)
         segments = torch.tensor([m + [0] * (width - len(m)) for m in marks], device=device)
-        longest = tuple(max((len(document) for document in row), default=0) for row in rows)
         return cls(
             tokens=batch.tokens,
             positions=positions,
             segments=segments,
             starts=batch.starts,
             lengths=batch.lengths,
-            horizons=longest,
+            horizons=tuple(tuple(len(document) for document in row) or (0,) for row in rows),
             even=batch.even and all(len(row) == 1 for row in rows),
         )
 

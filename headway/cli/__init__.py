@@ -43,6 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         terminal.hang_up()
         return 141
+    except OSError as error:  # a full disk, a file that may not be written
+        if error.strerror is None:
+            raise
+        terminal.hang_up()
+        return _stopped(2, f"{error.filename or 'output'}: {terminal.one_line(error.strerror)}")
 
 
 def run(argv: list[str]) -> int:
@@ -87,6 +92,9 @@ def command_of(verb: str) -> Callable[..., None]:
 def _call(verb: str, argv: list[str]) -> int:
     import typer
 
+    from headway.cli.machine import wait_politely
+
+    wait_politely()
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(context_settings=SETTINGS)(command_of(verb))
     command = typer.main.get_command(app)

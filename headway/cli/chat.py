@@ -45,14 +45,15 @@ def command(
     """
     question = None if prompt is None else terminal.argument("--prompt", prompt)
     told = "" if system is None else terminal.argument("--system", system)
-    asked = shared.checked(
-        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
-        stop=shared.texts(stop),
-    )  # fmt: skip
 
     from headway.cli.loading import open_model
 
-    opened = open_model(model, dtype=dtype, device=device)
+    opened = open_model(
+        model, dtype=dtype, device=device,
+        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
+        stop=shared.texts(stop),
+    )  # fmt: skip
+    asked = opened.options
     interactive = terminal.is_interactive() and not json
     talk = Talk(opened, Conversation(told), asked, interactive)
     if interactive:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from shutil import get_terminal_size
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -84,13 +85,22 @@ class Page:
         self._compare()
 
     def _heading(self, place: int, title: str, formula: str, source: str) -> None:
-        line = Text.assemble((f"{place:>2}  {title}", "bold"), "   ", (formula, "cyan"))
-        room = self.console.width - line.cell_len - len(source)
+        """Title, formula and source on one line, or below each other where they are too long for it."""
+        lines = [Text(f"{place:>2}  {title}", style="bold")]
+        if formula:
+            self._append(lines, formula, "cyan", 3)
         if source:
-            line.append(" " * room if room >= 2 else "\n    ")
-            line.append(source, style="dim")
+            self._append(lines, source, "dim", self.console.width - lines[-1].cell_len - len(source))
         self.console.print()
-        self.console.print(line, soft_wrap=True)
+        for line in lines:
+            self.console.print(line, soft_wrap=True)
+
+    def _append(self, lines: list[Text], text: str, style: str, gap: int) -> None:
+        """Put `text` behind the last line after a gap, or on a line of its own if there is no room."""
+        if gap >= 2 and lines[-1].cell_len + gap + cell_len(text) <= self.console.width:
+            lines[-1].append(" " * gap + text, style=f"not bold {style}")
+        else:
+            lines.append(Text(f"    {text}", style=style))
 
     def _paragraph(self, text: str, *, style: str = "", indent: int = 0) -> None:
         for line in Text(text, style=style).wrap(self.console, self.console.width - indent):

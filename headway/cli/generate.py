@@ -16,8 +16,8 @@ from headway.cli import terminal
 from headway.errors import DataError, RequestError
 
 if TYPE_CHECKING:
-    from headway.generate import Completion, Event
-    from headway.model import Prompt
+    from headway.generate import Completion, Event, Request
+    from headway.model import Model, Options, Prompt
 
 
 def command(
@@ -56,21 +56,22 @@ def command(
     if system is not None and not chat:
         raise RequestError("--system needs --chat: a system message is part of a chat template")
     told = None if system is None else terminal.argument("--system", system)
-    asked = shared.checked(
-        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
-        stop=shared.texts(stop), n=n, beams=num_beams,
-    )  # fmt: skip
 
     from headway.cli.facts import Clock
     from headway.cli.loading import open_model
 
-    opened = open_model(model, dtype=dtype, device=device)
+    opened = open_model(
+        model, dtype=dtype, device=device,
+        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
+        stop=shared.texts(stop), n=n, beams=num_beams,
+    )  # fmt: skip
+    asked = opened.options
     puts = [put(text, chat, told) for text in prompts]
     clock, loaded = Clock(), opened.model
     if asked.get("beams", loaded.defaults.beams.beams) > 1:
         answers: Iterable[Completion] = clock.finished(loaded.generate_all(puts, **asked))
     else:
-        events = clock.watch(loaded.engine.run([loaded.request(each, **asked) for each in puts]))
+        events = clock.watch(loaded.engine.run(requests(loaded, puts, asked)))
         if len(puts) * asked.get("n", 1) == 1 and not (json or no_stream):
             stream(events)
             answers = ()
@@ -131,6 +132,17 @@ def put(text: str, chat: bool, system: str | None) -> Prompt:
         return text
     turns = [{"role": "system", "content": system}] if system is not None else []
     return [*turns, {"role": "user", "content": text}]
+
+
+def requests(model: Model, puts: Sequence[Prompt], asked: Options) -> list[Request]:
+    """A request for every prompt; the RequestError of one among several says which."""
+    made = []
+    for number, each in enumerate(puts, 1):
+        try:
+            made.append(model.engine.limits.check(model.request(each, **asked)))
+        except RequestError as error:
+            raise RequestError(f"prompt {number} of {len(puts)}: {error}" if len(puts) > 1 else str(error)) from None
+    return made
 
 
 def stream(events: Iterable[Event]) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headway.cli import terminal
 from headway.cli.facts import Loading
 from headway.cli.machine import usable_cores
+from headway.cli.options import checked
 from headway.errors import RequestError
 
 if TYPE_CHECKING:
-    from headway.model import Model
+    from headway.model import Model, Options
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,14 @@ class Opened:
 
     model: Model
     loading: Loading
+    options: Options
 
 
-def open_model(ref: str, *, dtype: str = "auto", device: str = "cpu") -> Opened:
-    """Load `ref` with a bar on stderr; RequestError for a device that is not here."""
+def open_model(ref: str, *, dtype: str = "auto", device: str = "cpu", **options: Any) -> Opened:
+    """Load `ref` with a bar on stderr; `options` are those of an answer, None where they were not given.
+
+    RequestError for a device that is not here, or an option that no model could take, before time is spent.
+    """
     from headway.checkpoint.resolve import resolve
 
     path = resolve(ref)
@@ -35,12 +40,13 @@ def open_model(ref: str, *, dtype: str = "auto", device: str = "cpu") -> Opened:
         if dtype != "auto":
             parse_dtype(dtype)
         check_device(device)
+        asked = checked(**options)
         use_cores()
         started, began = process_seconds(), time.perf_counter()
         model = load(path, dtype=dtype, device=device, progress=progress)
     assert model.report is not None
     seconds = time.perf_counter() - began
-    return Opened(model, Loading(model=ref, report=model.report, start_seconds=started, load_seconds=seconds))
+    return Opened(model, Loading(model=ref, report=model.report, start_seconds=started, load_seconds=seconds), asked)
 
 
 def check_device(device: str) -> None:

@@ -26,7 +26,9 @@ def command(
     ] = None,
     batch: Annotated[int, Option(metavar="B", min=1, help="Sequences at the same time; every beam is one.")] = 1,
     dtype: shared.Dtype = "auto",
-    cache_dtype: Annotated[str, Option(metavar="TYPE", help="Type of the cache; auto is that of the model.")] = "auto",
+    cache_dtype: Annotated[
+        str, Option(metavar="TYPE", help="Count the cache in this type; auto is the model's.")
+    ] = "auto",
     measure: Annotated[bool, Option("--measure", help="Load the model and count its real tensors too.")] = False,
     json: shared.Json = False,
 ) -> None:
@@ -105,8 +107,8 @@ def show(name: str, planned: Plan, real: Measured | None) -> None:
     from headway.cli.example import screen
 
     console = screen()
-    sequences = "1 sequence" if planned.batch == 1 else f"{planned.batch} sequences"
-    title = f"{name}: {sequences} of {planned.tokens} tokens (context {planned.context})"
+    run = f"{many(planned.batch, 'sequence')} of {many(planned.tokens, 'token')}"
+    title = f"{name}: {run} (context {planned.context})"
     console.print(Text(title, style="bold"), soft_wrap=True)
     heads = f"{'':<22}{'predicted':>20}{'':>11}" + (f"{'measured':>22}" if real else "")
     console.print(Text(heads.rstrip(), style="dim"), soft_wrap=True)
@@ -122,7 +124,9 @@ def show(name: str, planned: Plan, real: Measured | None) -> None:
             console.print(Text("    ") + part, soft_wrap=True)
     console.print()
     for note in notes(planned):
-        console.print(note)
+        for part in Text(note).wrap(console, console.width):
+            part.rstrip()
+            console.print(part, soft_wrap=True)
 
 
 def rows(planned: Plan, real: Measured | None) -> list[Row]:
@@ -144,7 +148,7 @@ def rows(planned: Plan, real: Measured | None) -> list[Row]:
         ("prefill", planned.prefill, real.prefill if real else None, last),
         ("decode", planned.decode, real.decode if real else None, 1),
     ):
-        how = f"{planned.batch} x {new} token{'s' if new > 1 else ''} at a time; at the peak {largest(peak)}, ..."
+        how = f"{planned.batch} x {many(new, 'token')} at a time; at the peak {largest(peak)}, ..."
         found.append((f"activations, {what}", how, peak.bytes, measured_peak.bytes if measured_peak else None))
     measured = real.weight_bytes + real.cache_bytes + max(real.prefill.bytes, real.decode.bytes) if real else None
     found.append(("together", "weights, cache, and the larger of the activations", planned.total_bytes, measured))
@@ -153,13 +157,17 @@ def rows(planned: Plan, real: Measured | None) -> list[Row]:
 
 def cache_formula(kind: CacheKind, planned: Plan) -> str:
     """The cache's bytes as a product."""
-    layers, item = len(kind.layers), BITS[planned.cache_dtype] // 8
+    item = BITS[planned.cache_dtype] // 8
     numbers = f"2 x {kind.head_dim}" if kind.head_dim == kind.value_dim else f"({kind.head_dim} + {kind.value_dim})"
     window = "" if kind.window is None else f" (window {kind.window})"
-    return (
-        f"{layers} layer{'s' if layers > 1 else ''}{window} x {kind.kv_heads} key heads x {numbers} x {item} B "
-        f"= {kind.bytes_per_token:,} B a token; x {kind.kept_tokens} tokens x {planned.batch} sequence{'s' if planned.batch > 1 else ''}"
-    )
+    each = f"{many(len(kind.layers), 'layer')}{window} x {many(kind.kv_heads, 'key head')} x {numbers} x {item} B"
+    times = f"{many(kind.kept_tokens, 'token')} x {many(planned.batch, 'sequence')}"
+    return f"{each} = {kind.bytes_per_token:,} B a token; x {times}"
+
+
+def many(number: int, noun: str) -> str:
+    """1 layer, 2 layers."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def largest(peak: Peak) -> str:

@@ -158,13 +158,13 @@ def progress(label: str) -> Iterator[Progress]:
         yield Lines(label)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[amount]}"))
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(label, total=None, amount="")
+        yield lambda done, total: bar.update(task, completed=done, total=total, amount=f"{size(done)} of {size(total)}")
 
 
 class Lines:
@@ -172,10 +172,12 @@ class Lines:
 
     def __init__(self, label: str) -> None:
         self.label = label
-        self._spoke = time.monotonic()
+        self._spoke: float | None = None
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
+        if self._spoke is None:
+            self._spoke = now
         if done < total and now - self._spoke >= PATIENCE:
             say(f"{self.label}: {size(done)} of {size(total)}")
             self._spoke = now

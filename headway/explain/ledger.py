@@ -48,12 +48,12 @@ class Peak:
 
 
 @torch.no_grad()  # not inference mode: it would hide what a composed operation does inside
-def peak(network: Transformer, rows: int, past: int, new: int, cache_dtype: torch.dtype) -> Peak:
+def peak(network: Transformer, rows: int, past: int, new: int) -> Peak:
     """The peak of a forward of `rows` x `new` tokens that follow `past` cached ones, with logits of the last one only.
 
     A network without storage (`outline`) computes nothing and counts as it would on this machine's CPU.
     """
-    cache = Cache.of(network.spec, rows, past + new, cache_dtype, network.device)
+    cache = network.cache(rows, past + new)
     known = [*network.parameters(), *(tensor for slot in cache.slots.values() for tensor in slot.tensors())]
     hollow = network.device.type == "meta"
     ledger = Ledger(known)

@@ -122,8 +122,8 @@ def plan(
 ) -> Plan:
     """The cost of running `spec` with `batch` sequences of `tokens` tokens; 0 tokens is all that its context holds.
 
-    `dtype` is one type for all parameters, or a type for each by its path; the cache has the type of the activations
-    unless `cache_dtype` says otherwise. Nothing is computed and no storage is made. RequestError for a count that
+    `dtype` is one type for all parameters, or a type for each by its path. The cache has the type of the activations;
+    `cache_dtype` counts it in another one. Nothing is computed and no storage is made. RequestError for a count that
     cannot be.
     """
     context = spec.decoder.context
@@ -150,8 +150,8 @@ def plan(
         cache_dtype=_name(kept),
         cache=cache,
         cache_bytes=sum(kind.bytes for kind in cache),
-        prefill=peak(network, batch, tokens - last, last, kept),
-        decode=peak(network, batch, tokens - 1, 1, kept),
+        prefill=peak(network, batch, tokens - last, last),
+        decode=peak(network, batch, tokens - 1, 1),
         prefill_flops=batch * prefill_flops(spec, tokens),
         decode_flops=batch * flops_per_token(spec, tokens),
     )
@@ -159,17 +159,18 @@ def plan(
 
 def measure(network: Transformer, planned: Plan) -> Measured:
     """The bytes of the real parameters and of a real cache, and the peaks of two real forwards over it."""
-    kept = parse_dtype(planned.cache_dtype)
     last = min(planned.tokens, planned.chunk)
-    cache = Cache.of(network.spec, planned.batch, planned.tokens, kept, network.device)
-    cache_bytes = cache.nbytes
-    del cache
     return Measured(
         weight_bytes=sum(parameter.nbytes for parameter in network.parameters()),
-        cache_bytes=cache_bytes,
-        prefill=peak(network, planned.batch, planned.tokens - last, last, kept),
-        decode=peak(network, planned.batch, planned.tokens - 1, 1, kept),
+        cache_bytes=_real_cache(network, planned).nbytes,
+        prefill=peak(network, planned.batch, planned.tokens - last, last),
+        decode=peak(network, planned.batch, planned.tokens - 1, 1),
     )
+
+
+def _real_cache(network: Transformer, planned: Plan) -> Cache:
+    kept = parse_dtype(planned.cache_dtype)
+    return Cache.of(network.spec, planned.batch, planned.tokens, kept, network.device)
 
 
 def cache_kinds(kept: Mapping[str, State], tokens: int, batch: int, itemsize: int) -> tuple[CacheKind, ...]:

@@ -203,4 +203,5 @@ class Search:
     def _measured(self, tokens: tuple[int, ...]) -> tuple[TokenLogprob, ...]:
         if not self.request.logprobs:
             return ()
-        return score(self.engine, [tokens], top=self.request.top_logprobs)[0].tokens[len(self.request.prompt) - 1 :]
+        (scored,) = score(self.engine, [tokens], top=self.request.top_logprobs, given=len(self.request.prompt))
+        return scored.tokens

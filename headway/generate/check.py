@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +13,7 @@ from headway.errors import RequestError
 
 def number(field: str, value: Any, *, low: float, high: float = math.inf, open_low: bool = False) -> None:
     """Refuse what is no finite number between the two."""
-    plain = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    plain = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     inside = plain and (low < value if open_low else low <= value) and value <= high
     require(inside, field, value, f"must be {_reach(low, high, open_low)}")
 

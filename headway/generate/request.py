@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +12,7 @@ from headway.generate.check import distinct, flag, ids, inside, number, pairs, r
 Finish = Literal["stop", "length"]
 
 STOP_LIMIT = 256  # strings in one request
+PENALTY_LIMIT = 10.0  # of a beam's length: beyond it the power of a long answer is no number
 BAN, ONLY = -100.0, 100.0  # the two ends of a logit bias are not sums: never this id, nothing but this id
 
 
@@ -125,7 +125,7 @@ class Beams:
 
     def __post_init__(self) -> None:
         whole("beams", self.beams, low=1)
-        number("length_penalty", self.length_penalty, low=-math.inf)
+        number("length_penalty", self.length_penalty, low=-PENALTY_LIMIT, high=PENALTY_LIMIT)
         known = self.early_stopping is True or self.early_stopping is False or self.early_stopping == "never"
         require(known, "early_stopping", self.early_stopping, 'must be True, False or "never"')
 

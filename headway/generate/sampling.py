@@ -88,7 +88,7 @@ def adjust(
         prompt = torch.stack([history.prompt for history in histories]).to(logits.device)
         counts = torch.stack([history.counts for history in histories]).to(logits.device)
         seen = counts > 0 if not sampling.penalise_prompt else prompt | (counts > 0)
-        logits = repetition(logits, seen, sampling.repetition_penalty)
+        logits = repetition(logits, seen, float(sampling.repetition_penalty))
         logits = presence_and_frequency(logits, counts, sampling.presence_penalty, sampling.frequency_penalty)
     if sampling.no_repeat_ngram:
         logits = ban(logits, [repeats(row, sampling.no_repeat_ngram) for row in tokens])
@@ -160,7 +160,7 @@ def heat(logits: Tensor, temperature: float) -> Tensor:
     """Logits over the temperature; the largest becomes 0 first, so that no temperature overflows."""
     if temperature == 1:
         return logits
-    return (logits - logits.amax(dim=-1, keepdim=True)) / temperature
+    return (logits - logits.amax(dim=-1, keepdim=True)) / float(temperature)  # torch takes no int beyond 64 bits
 
 
 def top_k(logits: Tensor, k: int) -> Tensor:

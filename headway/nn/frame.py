@@ -39,7 +39,8 @@ class Frame:
         """What turns queries and keys at this batch's positions; a layer without rope leaves them."""
         if rope is None:
             return unturned
-        return self.once(rope, lambda: rotation(rope, self.batch.positions, self.batch.horizons))
+        batch = self.batch
+        return self.once(rope, lambda: rotation(rope, batch.positions, batch.segments, batch.horizons))
 
     def remember(self, path: str, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Keep new keys and values in the mixer's slot; return all that may be read (the same two without a cache)."""

@@ -29,6 +29,10 @@ def linear(
     On a CPU without half-precision matrix hardware many rows of float16 or bfloat16 are multiplied in
     float32, which is faster there and no less exact; a few rows are bound by reading the weights.
     """
+    if x.numel() == weight.shape[1] and weight.dtype == x.dtype:
+        # One row: the product of a matrix and a vector goes straight to its kernel.
+        row = x.view(-1)
+        return (torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)).view(*x.shape[:-1], -1)
     if weight.dtype != x.dtype:
         return F.linear(x.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype)).to(x.dtype)
     if (

@@ -20,10 +20,10 @@ def visible(
     Equal segments see each other within the mask. A padding query (segment 0) sees every key: its
     output is never read, and a softmax over nothing would be NaN.
     """
-    distance = key_positions[:, None, :] - positions[:, :, None]
+    places = key_positions[:, None, :]
     allowed = segments[:, :, None] == key_segments[:, None, :]
     if mask.before is not None:
-        allowed = allowed & (distance >= -mask.before)
+        allowed = allowed & (places >= (positions - mask.before)[:, :, None])
     if mask.after is not None:
-        allowed = allowed & (distance <= mask.after)
+        allowed = allowed & (places <= (positions + mask.after)[:, :, None])
     return (allowed | (segments == 0)[:, :, None])[:, None]

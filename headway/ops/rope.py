@@ -55,17 +55,26 @@ def _signs(dim: int, pairing: Pairing, device: torch.device) -> Tensor:
     return signs
 
 
-def rotation(rope: Rope, positions: Int[Tensor, "B T"], horizons: Sequence[int]) -> Rotation:
-    """Tables for `positions`; `horizons` gives each row's whole length, which some scalings depend on."""
-    regimes = [rope.regime(length) for length in horizons]
-    device = positions.device
-    if len(set(regimes)) == 1:
-        angle, factor = _angles(rope, regimes[0], horizons[0] if regimes[0] else 0, device)
-    else:
-        rows = [_angles(rope, regime, length, device) for regime, length in zip(regimes, horizons, strict=True)]
-        angle, factor = torch.stack([row for row, _ in rows])[:, None], rows[0][1]
+def rotation(
+    rope: Rope, positions: Int[Tensor, "B T"], segments: Int[Tensor, "B T"], horizons: Sequence[Sequence[int]]
+) -> Rotation:
+    """Tables for `positions`; some scalings depend on the whole length of a token's document.
+
+    `horizons[b][d - 1]` is that length for segment d of row b.
+    """
+    lengths = {rope.regime(length): length for row in horizons for length in row}
+    tables = {
+        regime: _angles(rope, regime, length if regime else 0, positions.device) for regime, length in lengths.items()
+    }
+    (angle, factor), *others = tables.values()
+    if others:
+        order = list(tables)
+        deep = max(map(len, horizons))
+        chosen = [[order.index(rope.regime(row[min(d, len(row) - 1)])) for d in range(deep)] for row in horizons]
+        which = torch.tensor(chosen, device=positions.device).gather(1, (segments - 1).clamp(min=0))
+        angle = torch.stack([angle for angle, _ in tables.values()])[which]
     theta = (positions[..., None].float() * angle)[:, None]
-    cos, sin = theta.cos(), theta.sin() * _signs(rope.dim, rope.pairing, device)
+    cos, sin = theta.cos(), theta.sin() * _signs(rope.dim, rope.pairing, positions.device)
     return Rotation(cos * factor, sin * factor, rope.pairing) if factor != 1.0 else Rotation(cos, sin, rope.pairing)
 
 
@@ -75,7 +84,7 @@ def rotate(x: Float[Tensor, "B H T E"], by: Rotation) -> Float[Tensor, "B H T E"
     Each entry becomes itself * cos + its partner * sin: the sign of the 2x2 rotation sits in the table.
     """
     dim = by.cos.shape[-1]
-    turned = x if dim == x.shape[-1] else x[..., :dim]
+    turned = (x if dim == x.shape[-1] else x[..., :dim]).float()
     turned = torch.addcmul(turned * by.cos, _partner(turned, by.pairing), by.sin).to(x.dtype)
     return turned if dim == x.shape[-1] else torch.cat([turned, x[..., dim:]], dim=-1)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from headway.checkpoint.pickles import holds_pickle
 from headway.errors import TokenizerError
 from headway.text.special import FLAGS
 from headway.text.wrapping import wrapping
@@ -45,6 +46,8 @@ def _open(path: Path) -> tokenizers.Tokenizer:
 
     if not path.is_file():
         raise TokenizerError(f"{path}: no such file; a model folder needs a tokenizer.json")
+    if holds_pickle(path):
+        raise TokenizerError(f"{path}: is a pickle, which holds code that runs when opened; give a tokenizer.json")
     try:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001  the library raises Exception itself

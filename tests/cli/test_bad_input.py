@@ -224,3 +224,11 @@ def test_file_of_prompts_that_cannot_be(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     refused(["generate", str(tiny), "--file", str(tmp_path / name)], said, tmp_path, capsys)
+
+
+def test_prompt_of_many_that_is_too_long_is_named(
+    small_context: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "prompts.txt").write_text("short\n" + "x" * 60 + "\n")
+    arguments = ["generate", str(small_context), "--file", str(tmp_path / "prompts.txt")]
+    refused(arguments, ("prompt 2 of 2", "context"), tmp_path, capsys)

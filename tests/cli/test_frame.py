@@ -143,6 +143,13 @@ def test_reader_that_leaves_early_hears_no_complaint() -> None:
     assert complaint == b""
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_full_disk_is_one_line() -> None:
+    command = f'"{sys.executable}" -m headway models > /dev/full'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (2, b"headway: output: No space left on device\n")
+
+
 def test_closed_stdout_is_no_crash() -> None:
     command = f'"{sys.executable}" -m headway models >&-'
     done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)

@@ -13,7 +13,7 @@ import headway
 from headway.cli import main
 from headway.cli.generate import in_order
 from headway.generate import Event
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, write_model
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -129,3 +129,21 @@ def test_answers_come_in_order_each_as_soon_as_it_can() -> None:
     answers = in_order(watched(), 2, 2)  # type: ignore[arg-type]
     assert [next(answers).text for _ in range(3)] == ["aa", "b", "c"]
     assert seen == ["c", "a", "b", "a"]
+
+
+def test_answer_ends_where_the_template_ends_a_turn(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": "<|system|>"}), encoding="utf-8")
+    model = headway.load(folder)
+    assert model.tokenizer is not None
+    assert model.defaults.end_ids == tuple(sorted(map(model.tokenizer.id_of, ("<|system|>", "<|end|>"))))  # type: ignore[type-var]
+
+
+def test_smollm2_answers_from_its_file(smollm2_gguf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chat", str(smollm2_gguf), "--prompt", "What is the capital of France?", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "Paris" in found["answer"]
+    assert found["finish"] == "stop"
+    assert found["facts"]["parameters"] == 134_515_008
+    assert found["facts"]["file_dtypes"].keys() == {"Q4_1", "Q8_0", "F32"}

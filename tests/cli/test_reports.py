@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -163,6 +164,16 @@ def test_memory_limit_of_a_container_counts(monkeypatch: pytest.MonkeyPatch, tmp
     found = machine.memory()
     assert (found.total, found.limit) == (total, 1_000_000)
     assert found.available == 600_000
+
+
+def test_threads_wait_politely_unless_the_user_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, expected in (({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)):
+        for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        machine.wait_politely()
+        assert os.environ.get("GOMP_SPINCOUNT") == expected
 
 
 def test_peak_memory_is_in_bytes() -> None:

@@ -128,3 +128,13 @@ def test_what_does_not_fit_a_search_is_refused(field: str, beams: int, changes: 
     engine = Engine(build(ZOO["rotary"], seed=3))
     with pytest.raises(RequestError, match=f"^{field} = "):
         search(engine, [Request(**{"prompt": (1,), "max_tokens": 2, **changes})], Beams(beams=beams))
+
+
+def test_a_prompt_may_hold_ids_that_the_tokenizer_does_not_know() -> None:
+    engine = Engine(build(ZOO["rotary"], seed=3), Pieces({}, known=range(90)))
+    request = Request(prompt=(5, 95, 91), max_tokens=3, logprobs=True, top_logprobs=2)
+    (greedy,), (found,) = engine.complete([request]), search(engine, [request], Beams(beams=1))
+    assert found.tokens == greedy.tokens
+    assert [entry.logprob for entry in found.logprobs] == pytest.approx(
+        [entry.logprob for entry in greedy.logprobs], abs=1e-4
+    )

@@ -15,6 +15,8 @@ from tests.generate.scripted import scripted
 BAD_SAMPLING: list[tuple[str, Any]] = [
     ("temperature", -1),
     ("temperature", math.nan),
+    ("temperature", 10**400),
+    ("repetition_penalty", 10**400),
     ("temperature", math.inf),
     ("temperature", "hot"),
     ("temperature", True),
@@ -98,6 +100,8 @@ def test_a_request_refuses_a_value_out_of_range(field: str, value: Any) -> None:
         ("beams", 0),
         ("beams", 2.5),
         ("length_penalty", math.inf),
+        ("length_penalty", 1e308),
+        ("length_penalty", 10**400),
         ("length_penalty", "long"),
         ("early_stopping", "always"),
         ("early_stopping", 1),

@@ -88,6 +88,13 @@ def test_filters_always_leave_a_token_and_draw_only_what_they_leave(logits: list
     assert (left[0, drawn] > -math.inf).all()
 
 
+@pytest.mark.case("C20")
+def test_an_enormous_temperature_makes_all_ids_alike() -> None:
+    for temperature in (10**30, 1e300):
+        assert picks(temperature=temperature, repetition_penalty=1) == {0, 1, 2, 3}
+    assert adjust(torch.ones(1, 2).double(), Sampling(repetition_penalty=10**30), [History([0], 2)]).tolist()[0][1] == 1
+
+
 def test_filters_keep_what_their_papers_say() -> None:
     probabilities = torch.tensor([[0.4, 0.1, 0.3, 0.2]], dtype=torch.float64)
 

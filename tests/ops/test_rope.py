@@ -18,6 +18,7 @@ from headway.spec import (
     YarnScaling,
 )
 
+ONE = torch.ones(2, 1, dtype=torch.long)
 LLAMA3 = Llama3Scaling(factor=4.0, low=1.0, high=4.0, original=64)
 
 
@@ -57,9 +58,9 @@ def test_rows_of_different_regimes_take_their_own_tables() -> None:
     scaling = LongRopeScaling(short=(1.0, 2.0), long=(4.0, 8.0), original=6, attention=1.0)
     rope = Rope(dim=4, base=100.0, scaling=scaling)
     places = torch.tensor([[3], [3]])
-    both = rotation(rope, places, [6, 7])
+    both = rotation(rope, places, ONE, [(6,), (7,)])
     for row, horizon in enumerate([6, 7]):
-        torch.testing.assert_close(both.cos[row], rotation(rope, places[:1], [horizon]).cos[0])
+        torch.testing.assert_close(both.cos[row], rotation(rope, places[:1], ONE[:1], [(horizon,)]).cos[0])
 
 
 @pytest.mark.case("C11")
@@ -79,7 +80,7 @@ def test_yarn_is_the_references_wherever_its_ramp_lies(dim: int, original: int, 
 
 @pytest.mark.case("C15")
 def test_tables_stay_float32_whatever_the_heads_are() -> None:
-    by = rotation(Rope(dim=8, base=10000.0), torch.arange(5)[None], [5])
+    by = rotation(Rope(dim=8, base=10000.0), torch.arange(5)[None], torch.ones(1, 5, dtype=torch.long), [(5,)])
     assert by.cos.dtype == torch.float32
     assert rotate(torch.zeros(1, 2, 5, 8, dtype=torch.bfloat16), by).dtype == torch.bfloat16
 
@@ -88,7 +89,15 @@ def test_tables_stay_float32_whatever_the_heads_are() -> None:
 @pytest.mark.case("C22")
 def test_a_partial_rotation_leaves_the_other_entries(pairing: str) -> None:
     x = torch.randn(1, 3, 5, 16)
-    turned = rotate(x, rotation(Rope(dim=8, base=10000.0, pairing=pairing), torch.arange(5)[None], [5]))
+    turned = rotate(
+        x,
+        rotation(
+            Rope(dim=8, base=10000.0, pairing=pairing),
+            torch.arange(5)[None],
+            torch.ones(1, 5, dtype=torch.long),
+            [(5,)],
+        ),
+    )
     assert torch.equal(turned[..., 8:], x[..., 8:])
     torch.testing.assert_close(turned[..., :8].norm(dim=-1), x[..., :8].norm(dim=-1))
     assert not torch.allclose(turned[..., 1:, :8], x[..., 1:, :8])
@@ -100,7 +109,7 @@ def test_scores_depend_on_distance_alone(pairing: str) -> None:
     q, k = torch.randn(1, 1, 1, 8, dtype=torch.float64), torch.randn(1, 1, 1, 8, dtype=torch.float64)
 
     def score(query: int, key: int) -> torch.Tensor:
-        turn = [rotation(rope, torch.tensor([[place]]), [1]) for place in (query, key)]
+        turn = [rotation(rope, torch.tensor([[place]]), ONE[:1], [(1,)]) for place in (query, key)]
         return (rotate(q, turn[0]) * rotate(k, turn[1])).sum()
 
     torch.testing.assert_close(score(3, 1), score(13, 11), rtol=1e-5, atol=1e-5)
@@ -110,6 +119,6 @@ def test_scores_depend_on_distance_alone(pairing: str) -> None:
 def test_interleaved_is_half_split_with_its_entries_reordered() -> None:
     x, places = torch.randn(1, 1, 4, 6), torch.arange(4)[None]
     order = torch.tensor([0, 2, 4, 1, 3, 5])
-    half = rotate(x[..., order], rotation(Rope(dim=6, base=100.0), places, [4]))
-    inter = rotate(x, rotation(Rope(dim=6, base=100.0, pairing="interleaved"), places, [4]))
+    half = rotate(x[..., order], rotation(Rope(dim=6, base=100.0), places, torch.ones_like(places), [(4,)]))
+    inter = rotate(x, rotation(Rope(dim=6, base=100.0, pairing="interleaved"), places, torch.ones_like(places), [(4,)]))
     torch.testing.assert_close(inter[..., order], half)
