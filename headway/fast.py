@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -89,15 +88,16 @@ def _array(tensor: Tensor) -> NDArray[Any]:
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _rows(batch: Batch) -> tuple[list[list[int]], list[list[int]] | None, Sequence[int]]:
+def _rows(batch: Batch) -> tuple[list[list[int]], list[list[int]] | None, list[int]]:
     """Ids, types if there are any, and horizon of every document, row after row: padding is left out."""
+    horizons = [length for row in batch.horizons for length in row]
     if batch.even:
-        return batch.tokens.tolist(), None if batch.types is None else batch.types.tolist(), batch.horizons
-    documents = [max(1, last) for last in batch.segments.amax(dim=1).tolist()]
-    parts = [(row, batch.segments[row] == number + 1) for row, count in enumerate(documents) for number in range(count)]
+        return batch.tokens.tolist(), None if batch.types is None else batch.types.tolist(), horizons
+    documents = [(row, number) for row, lengths in enumerate(batch.horizons) for number in range(1, len(lengths) + 1)]
+    parts = [(row, batch.segments[row] == number) for row, number in documents]
     ids = [batch.tokens[row][mark].tolist() for row, mark in parts]
     types = None if batch.types is None else [batch.types[row][mark].tolist() for row, mark in parts]
-    return ids, types, [batch.horizons[row] for row, _ in parts]
+    return ids, types, horizons
 
 
 def _spread(flat: Tensor, batch: Batch) -> Tensor:

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from numbers import Integral
 from operator import index
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeGuard, TypeVar, Unpack, cast
+from typing import Any, Literal, TypedDict, TypeGuard, TypeVar, Unpack, cast, get_args
 
 import torch
 from torch import Tensor
@@ -43,7 +43,8 @@ Ids = Sequence[int] | Sequence[Sequence[int]] | Tensor
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Sequence[int] | Messages | Tensor
 Chosen = TypeVar("Chosen", Sampling, Beams)
-ENGINES = ("auto", "tape", "modules")
+EngineName = Literal["auto", "tape", "modules"]
+ENGINES: tuple[str, ...] = get_args(EngineName)
 
 
 class Options(TypedDict, total=False):
@@ -272,7 +273,7 @@ def load(
     *,
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "cpu",
-    engine: Literal["auto", "tape", "modules"] = "auto",
+    engine: EngineName = "auto",
     progress: Progress | None = None,
 ) -> Model:
     """Load a model: a folder, a .gguf or .safetensors file, a name on the shelf ("smollm2"), a hub id ("owner/name").
