@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -10,28 +11,52 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headway import families
-from headway.checkpoint.rules import Rule, aliases, expand
+from headway.checkpoint.rules import Rule, expand
 from headway.checkpoint.safetensors import write_safetensors
-from headway.checkpoint.store import Store, open_store
-from headway.errors import CheckpointError, SpecError
-from headway.families.kit import Config, Family, token_ids
+from headway.checkpoint.store import open_store
+from headway.errors import CheckpointError, RequestError, SpecError
+from headway.families.kit import token_ids
+from headway.fast import TapeNetwork, obstacle
+from headway.native.library import Pool, load
 from headway.nn.build import empty, fill
 from headway.nn.transformer import Transformer
+from headway.source import OWN, Match, Source, match, open_source
 from headway.spec import codec
-from headway.spec.check import check
 from headway.spec.count import shapes
 from headway.spec.model import ModelSpec
+from headway.tape import Program, Weights
+from headway.tape.weights import of_source
+
+__all__ = [
+    "BY_NAME",
+    "DTYPES",
+    "Loaded",
+    "Match",
+    "NoTapeError",
+    "Progress",
+    "Report",
+    "Source",
+    "UnusedWeights",
+    "config_of",
+    "load_network",
+    "load_tape",
+    "match",
+    "open_source",
+    "parse_dtype",
+    "save_network",
+    "write_json",
+]
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -50,11 +75,17 @@ BY_NAME: dict[str, torch.dtype] = {
     "bf16": torch.bfloat16,
 }
 SAFETENSORS_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-OWN = "headway"  # model_type of a spec that no published family describes
+
+
+Kind = TypeVar("Kind", Transformer, TapeNetwork)
 
 
 class UnusedWeights(UserWarning):
     """Tensors of a file that the model has no place for."""
+
+
+class NoTapeError(RequestError):
+    """Why a model cannot run natively here; modules can."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,37 +104,18 @@ class Report:
     file_bytes: int
     bytes: int
     seconds: float
+    engine: str = "modules"  # or "tape", with the instruction set and threads that run it
+    note: str = ""  # why modules serve where a tape was asked for
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded:
-    """A model with what its files say beside the weights."""
+class Loaded(Generic[Kind]):
+    """A model, as modules or on a tape, with what its files say beside the weights."""
 
-    network: Transformer
+    network: Kind
     config: Mapping[str, Any]  # config.json, or what GGUF metadata stand for
     generation_config: Mapping[str, Any]
     report: Report
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """A checkpoint opened but not read: what it is, and how its names are the model's."""
-
-    path: Path
-    store: Store
-    family: Family | None
-    spec: ModelSpec
-    config: Mapping[str, Any]
-    generation_config: Mapping[str, Any]
-    rules: Sequence[Rule]
-    aliases: Sequence[Rule]
-    ignore: tuple[str, ...] = ()
-    names: frozenset[str] = field(default_factory=frozenset)
-
-    def key(self, name: str) -> str | None:
-        """The file's spelling of a rule's key; None when it is not there."""
-        spellings = (name,) if self.family is None else self.family.spellings(name)
-        return next((spelling for spelling in spellings if spelling in self.names), None)
 
 
 def load_network(
@@ -112,7 +124,7 @@ def load_network(
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
-) -> Loaded:
+) -> Loaded[Transformer]:
     """Load the checkpoint at `path` (HF folder, .safetensors or .gguf).
 
     dtype "auto" keeps every tensor's own; quantised GGUF tensors become float32, which holds them exactly.
@@ -124,11 +136,54 @@ def load_network(
         source = open_source(path, store)
         plan = match(source)
         network = fill(empty(source.spec), dict(_tensors(source, plan, wanted, torch.device(device), progress)))
-        report = _report(source, plan, network, time.perf_counter() - began)
+        dtypes: Counter[str] = Counter()
+        for parameter in network.parameters():
+            dtypes[SAFETENSORS_NAMES[parameter.dtype]] += parameter.numel()
+        held = sum(parameter.nbytes for parameter in network.parameters())
+        report = _report(source, plan, dtypes, held, time.perf_counter() - began)
+    _warn(report)
+    return Loaded(network=network, config=source.config, generation_config=source.generation_config, report=report)
+
+
+def load_tape(
+    path: Path,
+    *,
+    dtype: str | torch.dtype = "auto",
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Loaded[TapeNetwork]:
+    """Load the checkpoint at `path` to run natively: quantised GGUF tensors stay as they are packed.
+
+    A dtype other than "auto" makes all matrices that, from the file's values. `threads` None: one for each
+    usable core. NoTapeError when this model or this machine needs modules; else as `load_network`.
+    """
+    began = time.perf_counter()
+    wanted = "auto" if dtype == "auto" else SAFETENSORS_NAMES[parse_dtype(dtype)]
+    library = load()
+    with open_store(path) as store:
+        source = open_source(path, store)
+        reason = obstacle(source.spec)
+        if reason or library is None:
+            raise NoTapeError(reason)
+        plan = match(source)
+        pool = Pool(library, threads)
+        weights = Weights(source.spec, of_source(source, plan, progress), library, pool, dtype=wanted)
+        network = TapeNetwork(Program(source.spec, weights, pool))
+        report = _report(source, plan, weights.dtypes, weights.nbytes, time.perf_counter() - began)
+        report = replace(report, engine=f"tape, {library.path}, {counted(pool.threads, 'thread')}")
+    _warn(report)
+    return Loaded(network=network, config=source.config, generation_config=source.generation_config, report=report)
+
+
+def counted(count: int, what: str) -> str:
+    """1 thread, 2 threads."""
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def _warn(report: Report) -> None:
     if report.unused:
         shown = ", ".join(report.unused[:5]) + (", ..." if len(report.unused) > 5 else "")
-        warnings.warn(f"{path}: {len(report.unused)} tensors are not used: {shown}", UnusedWeights, stacklevel=3)
-    return Loaded(network=network, config=source.config, generation_config=source.generation_config, report=report)
+        warnings.warn(f"{report.path}: {len(report.unused)} tensors are not used: {shown}", UnusedWeights, stacklevel=4)
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -137,126 +192,6 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     if found not in SAFETENSORS_NAMES:
         raise SpecError(f"dtype = {dtype} is not one of auto, {', '.join(BY_NAME)}")
     return found
-
-
-def open_source(path: Path, store: Store) -> Source:
-    """What the checkpoint at `path` is, from its config or metadata alone."""
-    if store.format == "gguf":
-        return _gguf_source(path, store)
-    folder = path if path.is_dir() else path.parent
-    config = read_json(folder / "config.json")
-    generation = folder / "generation_config.json"
-    generation_config = read_json(generation) if generation.exists() else {}
-    common: dict[str, Any] = {
-        "path": path, "store": store, "config": config, "generation_config": generation_config,
-        "names": frozenset(store.names),
-    }  # fmt: skip
-    if config.get("model_type") == OWN:
-        spec = check(codec.from_json(config.get("spec"), f"{folder / 'config.json'}: spec"))
-        rules = [Rule((name,), (name,)) for name in shapes(spec)]
-        ties = [Rule((tie.alias,), (tie.owner,)) for tie in spec.ties]
-        return Source(family=None, spec=spec, rules=rules, aliases=ties, **common)
-    file = str(folder / "config.json")
-    family = families.for_config(config, file)
-    spec = _located(file, family.read, Config(config, file))
-    names = family.names(spec)
-    return Source(
-        family=family,
-        spec=spec,
-        rules=expand(names, spec),
-        aliases=aliases(names, spec),
-        ignore=family.ignore,
-        **common,
-    )
-
-
-def _gguf_source(path: Path, store: Store) -> Source:
-    file = str(path)
-    architecture = str(Config(store.metadata, file).get("general.architecture"))
-    family = families.for_gguf(architecture, file)
-    config = family.gguf_config(Config(store.metadata, file), store)
-    spec = _located(file, family.read, Config(config, file))
-    names = family.gguf_names(spec)
-    return Source(
-        path=path,
-        store=store,
-        family=family,
-        spec=spec,
-        config=config,
-        generation_config={},
-        rules=expand(names, spec),
-        aliases=aliases(names, spec),
-        ignore=family.ignore,
-        names=frozenset(store.names),
-    )
-
-
-def _located(file: str, read: Callable[[Config], ModelSpec], config: Config) -> ModelSpec:
-    try:
-        return read(config)
-    except SpecError as error:
-        raise SpecError(f"{file}: {error}") from None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file; a model folder holds config.json beside its weights") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error}); fetch the file again") from None
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path}: holds {type(data).__name__}, not an object")
-    return data
-
-
-@dataclass(frozen=True)
-class Match:
-    """A rule with the names that the file really uses."""
-
-    rule: Rule
-    keys: tuple[str, ...]
-
-
-def match(source: Source) -> list[Match]:
-    """Every parameter's tensors; CheckpointError names what is missing, and ties that the file contradicts."""
-    matches, missing = [], []
-    spare: dict[str, list[Rule]] = {}
-    for alias in source.aliases:
-        spare.setdefault(alias.paths[0], []).append(alias)
-    for rule in source.rules:
-        candidates = [rule, *(alias for path in rule.paths for alias in spare.get(path, ()))]
-        there = [found for found in (_found(source, candidate) for candidate in candidates) if found is not None]
-        if not there:
-            missing.append(rule.keys[0])
-            continue
-        for other in there[1:]:
-            _refuse_other_matrix(source, there[0], other)
-        matches.append(there[0])
-    if missing:
-        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-        raise CheckpointError(
-            f"{source.path}: {len(missing)} of {len(source.rules)} tensors are missing: {shown}; "
-            f"fetch the checkpoint again, or correct its config"
-        )
-    return matches
-
-
-def _found(source: Source, rule: Rule) -> Match | None:
-    keys = tuple(source.key(key) for key in rule.keys)
-    return None if None in keys else Match(rule, tuple(key for key in keys if key is not None))
-
-
-def _refuse_other_matrix(source: Source, first: Match, second: Match) -> None:
-    one, two = source.store.read(first.keys[0]), source.store.read(second.keys[0])
-    if one.shape != two.shape or not np.array_equal(one, two):
-        raise CheckpointError(
-            f"{source.path}: the config ties {second.keys[0]} to {first.keys[0]}, but the file holds two different "
-            f"matrices; set tie_word_embeddings to false to keep both"
-        )
 
 
 def _tensors(
@@ -325,20 +260,18 @@ def _copy(array: np.ndarray, stored: torch.dtype, dtype: torch.dtype, fresh: boo
     return torch.empty(tensor.shape, dtype=dtype).copy_(tensor)
 
 
-def _report(source: Source, plan: Sequence[Match], network: Transformer, seconds: float) -> Report:
+def _report(
+    source: Source, plan: Sequence[Match], dtypes: Mapping[str, int], held_bytes: int, seconds: float
+) -> Report:
     used = {key for found in plan for key in found.keys}
     spare = {key for alias in source.aliases for key in map(source.key, alias.keys) if key is not None}
     rest = sorted(source.names - used - spare)
     ignored = tuple(name for name in rest if any(fnmatchcase(name, pattern) for pattern in source.ignore))
-    parameters = dict(network.named_parameters())
+    owned = shapes(source.spec)
     file_dtypes: Counter[str] = Counter()
     for found in plan:
-        file_dtypes[source.store.entry(found.keys[0]).dtype] += sum(
-            parameters[path].numel() for path in found.rule.paths
-        )
-    dtypes: Counter[str] = Counter()
-    for parameter in parameters.values():
-        dtypes[SAFETENSORS_NAMES[parameter.dtype]] += parameter.numel()
+        size = sum(math.prod(owned[path]) for path in found.rule.paths)
+        file_dtypes[source.store.entry(found.keys[0]).dtype] += size
     return Report(
         path=source.path,
         format=source.store.format,
@@ -350,7 +283,7 @@ def _report(source: Source, plan: Sequence[Match], network: Transformer, seconds
         file_dtypes=dict(file_dtypes),
         dtypes=dict(dtypes),
         file_bytes=sum(source.store.entry(name).nbytes for name in used),
-        bytes=sum(parameter.nbytes for parameter in parameters.values()),
+        bytes=held_bytes,
         seconds=seconds,
     )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
 from operator import index
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeGuard, TypeVar, Unpack, cast
+from typing import Any, Literal, TypedDict, TypeGuard, TypeVar, Unpack, cast, get_args
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from headway.batch import Batch
 from headway.checkpoint.resolve import resolve
 from headway.errors import DataError, RequestError
 from headway.explain import Explanation, Worked, attentions, explain, worked_example
+from headway.fast import TapeNetwork
 from headway.generate import (
     Beams,
     Completion,
@@ -31,7 +32,7 @@ from headway.generate import (
     score,
     search,
 )
-from headway.loader import Progress, Report, load_network, parse_dtype, save_network
+from headway.loader import Loaded, NoTapeError, Progress, Report, load_network, load_tape, parse_dtype, save_network
 from headway.nn.build import build as build_network
 from headway.nn.taps import Taps
 from headway.nn.transformer import UNTOUCHED, Transformer
@@ -42,6 +43,8 @@ Ids = Sequence[int] | Sequence[Sequence[int]] | Tensor
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Sequence[int] | Messages | Tensor
 Chosen = TypeVar("Chosen", Sampling, Beams)
+EngineName = Literal["auto", "tape", "modules"]
+ENGINES: tuple[str, ...] = get_args(EngineName)
 
 
 class Options(TypedDict, total=False):
@@ -74,20 +77,23 @@ class Options(TypedDict, total=False):
 class Model:
     """A network with its tokenizer and what its files say beside the weights.
 
-    `spec` is what the model is, `network` the torch module, `tokenizer` None when there is no vocabulary,
-    `report` what loading found (None for a model built here).
+    `spec` is what the model is, `runner` what answers (modules, or a tape of native calls), `network` the torch
+    modules, `tokenizer` None when there is no vocabulary, `report` what loading found (None for a model built here).
     """
 
     def __init__(
         self,
-        network: Transformer,
+        runner: Transformer | TapeNetwork,
         tokenizer: Tokenizer | None = None,
         *,
+        modules: Callable[[], Transformer] | None = None,
         config: Mapping[str, Any] | None = None,
         generation_config: Mapping[str, Any] | None = None,
         report: Report | None = None,
     ) -> None:
-        self.network = network
+        """`modules` makes the modules of a model on a tape, when somebody asks for them."""
+        self.runner = runner
+        self._modules = modules
         self.tokenizer = tokenizer
         self.config = dict(config or {})
         self.generation_config = dict(generation_config or {})
@@ -96,7 +102,16 @@ class Model:
     @property
     def spec(self) -> ModelSpec:
         """What the model is, as data."""
-        return self.network.spec
+        return self.runner.spec
+
+    @cached_property
+    def network(self) -> Transformer:
+        """The model as modules: to look inside, change or save. Of a model on a tape, loaded now, beside it."""
+        if isinstance(self.runner, Transformer):
+            return self.runner
+        if self._modules is None:
+            raise RequestError('this model runs on a tape without modules; load it with engine="modules"')
+        return self._modules()
 
     @torch.inference_mode()
     def logits(self, ids: Ids, *, tap: Taps = UNTOUCHED) -> Tensor:
@@ -105,14 +120,16 @@ class Model:
         Places past the end of a shorter row hold NaN, so that nobody mistakes them for an answer.
         """
         batch = self._batch(ids)
-        logits = self.network(batch, tap=tap).logits
+        output = self.runner(batch, keep="all") if tap is UNTOUCHED else self.network(batch, keep="all", tap=tap)
+        logits = cast(Tensor, output.logits)
         return logits.masked_fill((batch.segments == 0)[..., None], float("nan"))
 
     @torch.inference_mode()
     def hidden(self, ids: Ids, *, tap: Taps = UNTOUCHED) -> Tensor:
         """Hidden states [B, T, D] after the last norm, in the model's dtype; NaN past the end of a shorter row."""
         batch = self._batch(ids)
-        hidden = self.network(batch, keep="none", tap=tap).hidden[self.spec.decoder.name]
+        output = self.runner(batch, keep="none") if tap is UNTOUCHED else self.network(batch, keep="none", tap=tap)
+        hidden: Tensor = output.hidden[self.spec.decoder.name]
         return hidden.masked_fill((batch.segments == 0)[..., None], float("nan"))
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion:
@@ -186,7 +203,7 @@ class Model:
     @cached_property
     def engine(self) -> Engine:
         """What runs this model's requests."""
-        return Engine(self.network, self.tokenizer)
+        return Engine(self.runner, self.tokenizer)
 
     @cached_property
     def defaults(self) -> Defaults:
@@ -226,7 +243,7 @@ class Model:
             bad = next((token for token in row if not 0 <= token < vocab), None)
             if bad is not None:
                 raise DataError(f"row {number} holds token id {bad}; this model's ids are 0 to {vocab - 1}")
-        return Batch.of(rows, device=self.network.device)
+        return Batch.of(rows, device=self.runner.device)
 
 
 def is_conversation(prompt: Sequence[int] | Messages | Tensor) -> TypeGuard[Messages]:
@@ -256,18 +273,52 @@ def load(
     *,
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "cpu",
+    engine: EngineName = "auto",
     progress: Progress | None = None,
 ) -> Model:
     """Load a model: a folder, a .gguf or .safetensors file, a name on the shelf ("smollm2"), a hub id ("owner/name").
 
-    dtype "auto" keeps what the file holds; quantised GGUF tensors become float32, which holds them exactly.
-    CheckpointError or SpecError names the file, the field and the way out.
+    dtype "auto" keeps what the file holds. On a CPU the model runs natively, on packed weights, where the whole of
+    it can; the report says why where it cannot. As modules, quantised GGUF tensors become float32, which holds them
+    exactly. `engine` "tape" or "modules" insists. CheckpointError or SpecError names the file, the field and the way
+    out.
     """
     path = resolve(str(ref))
-    loaded = load_network(path, dtype=dtype, device=device, progress=progress)
+    if engine not in ENGINES:
+        raise RequestError(f"engine = {engine} is not one of {', '.join(ENGINES)}")
+    modules = partial(load_network, path, dtype=dtype, device=device, progress=progress)
+    note = ""
+    if engine != "modules":
+        try:
+            return _on_tape(path, dtype, device, progress, modules)
+        except NoTapeError as error:
+            if engine == "tape":
+                raise
+            note = str(error)
+    loaded = modules()
     return Model(
         loaded.network,
         find_tokenizer(path),
+        config=loaded.config,
+        generation_config=loaded.generation_config,
+        report=replace(loaded.report, note=note),
+    )
+
+
+def _on_tape(
+    path: Path,
+    dtype: str | torch.dtype,
+    device: str | torch.device,
+    progress: Progress | None,
+    modules: Callable[[], Loaded[Transformer]],
+) -> Model:
+    if torch.device(device).type != "cpu":
+        raise NoTapeError(f"a tape runs on the CPU, not on {device}")
+    loaded = load_tape(path, dtype=dtype, progress=progress)
+    return Model(
+        loaded.network,
+        find_tokenizer(path),
+        modules=lambda: modules().network,
         config=loaded.config,
         generation_config=loaded.generation_config,
         report=loaded.report,

@@ -142,10 +142,21 @@ def choices() -> Section:
 
     return {
         "device": "cpu",
-        "dtype": "as the file has it; quantised GGUF becomes float32",
+        "dtype": "as the file has it; as modules, quantised GGUF becomes float32",
+        "native": native(),
         "attention": list(BACKENDS),
         "threads": torch_build()["threads"],
     }
+
+
+def native() -> Section:
+    """The library that runs a model as a tape of native calls; without it everything runs as modules."""
+    from headway.native import cores, library
+
+    found = library.load()
+    if found is None:
+        return {"path": None, "reason": library.reason()}
+    return {"path": found.path, "paths": list(found.paths), "file": str(found.file), "threads": cores.usable()}
 
 
 def self_test() -> Section:
@@ -228,6 +239,7 @@ def show(report: dict[str, Any]) -> None:
         if uses:
             lines.append(("headway", f"device {uses['device']}, {_threads(uses['threads'])}, dtype {uses['dtype']}"))
             lines.append(("", f"attention {' and '.join(uses['attention'])}"))
+            lines.append(("native", _native(uses["native"])))
         if report["a tiny model"]:
             lines.append(("self-test", f"a tiny model answered in {report['a tiny model']['seconds']} s"))
     if report["folders"]:
@@ -251,6 +263,12 @@ def _cores(cpu: Section) -> str:
 
 def _threads(count: int) -> str:
     return "1 thread" if count == 1 else f"{count} threads"
+
+
+def _native(found: Section) -> str:
+    if found["path"] is None:
+        return f"none, models run as modules: {found['reason']}"
+    return f"{found['path']} of {', '.join(found['paths'])}; {_threads(found['threads'])}; {found['file']}"
 
 
 def _memory(ram: Section) -> str:

@@ -41,9 +41,13 @@ class Loading:
     def line(self) -> str:
         """For people."""
         return (
-            f"{Path(self.model).name}: {amount(self.parameters)} parameters | {self.bits()} | "
+            f"{Path(self.model).name}: {amount(self.parameters)} parameters | {self.bits()} | {self.engine()} | "
             f"load {self.load_seconds:.2f} s (after {self.start_seconds:.1f} s of imports)"
         )
+
+    def engine(self) -> str:
+        """What runs the model, and why it is not the tape where that was to be."""
+        return self.report.engine + (f" ({self.report.note})" if self.report.note else "")
 
     def bits(self) -> str:
         """How wide the weights are in memory, and in a file that has them otherwise."""
@@ -59,6 +63,8 @@ class Loading:
             "bits_per_weight": round(self.bits_per_weight, 3),
             "file_dtypes": dict(self.report.file_dtypes),
             "dtypes": dict(self.report.dtypes),
+            "engine": self.report.engine,
+            "engine_note": self.report.note,
             "start_seconds": round(self.start_seconds, 3),
             "load_seconds": round(self.load_seconds, 3),
         }

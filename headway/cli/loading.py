@@ -13,7 +13,7 @@ from headway.cli.options import checked
 from headway.errors import RequestError
 
 if TYPE_CHECKING:
-    from headway.model import Model, Options
+    from headway.model import EngineName, Model, Options
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,12 @@ class Opened:
     options: Options
 
 
-def open_model(ref: str, *, dtype: str = "auto", device: str = "cpu", **options: Any) -> Opened:
+def open_model(
+    ref: str, *, dtype: str = "auto", device: str = "cpu", engine: EngineName = "auto", **options: Any
+) -> Opened:
     """Load `ref` with a bar on stderr; `options` are those of an answer, None where they were not given.
+
+    `engine` is "modules" for whoever looks inside.
 
     RequestError for a device that is not here, or an option that no model could take, before time is spent.
     """
@@ -43,8 +47,10 @@ def open_model(ref: str, *, dtype: str = "auto", device: str = "cpu", **options:
         asked = checked(**options)
         use_cores()
         started, began = process_seconds(), time.perf_counter()
-        model = load(path, dtype=dtype, device=device, progress=progress)
+        model = load(path, dtype=dtype, device=device, engine=engine, progress=progress)
     assert model.report is not None
+    if model.report.engine != "modules":
+        use_cores(1)  # the tape has its own threads, and torch's would only be in their way
     seconds = time.perf_counter() - began
     return Opened(model, Loading(model=ref, report=model.report, start_seconds=started, load_seconds=seconds), asked)
 
@@ -62,12 +68,11 @@ def check_device(device: str) -> None:
         ) from None
 
 
-def use_cores() -> None:
+def use_cores(most: int | None = None) -> None:
     """No more threads than may run at once: a container's share of time is less than the cores that torch counts."""
     import torch
 
-    if torch.get_num_threads() > usable_cores():
-        torch.set_num_threads(usable_cores())
+    torch.set_num_threads(min(torch.get_num_threads(), most or usable_cores()))
 
 
 def process_seconds() -> float:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from headway.batch import Batch, Output
-from headway.cache.cache import Cache
 from headway.spec.mixers import Attention
 from headway.spec.model import ModelSpec
 from headway.spec.position import Rope
@@ -20,14 +19,30 @@ Keep = Literal["all", "last", "none"]
 ROOM = 256  # tokens of room for an answer before a cache has to grow
 
 
+class Clock(Protocol):
+    """What generation needs of a cache: see `cache.Cache`."""
+
+    lengths: tuple[int, ...]
+    capacity: int
+
+    def reserve(self, capacity: int) -> None: ...
+
+    def select(self, rows: Sequence[int]) -> None: ...
+
+    def extend(self, other: Any) -> None: ...
+
+    def truncate(self, lengths: Sequence[int]) -> None: ...
+
+
 class Network(Protocol):
-    """What generation needs of a model."""
+    """What generation needs of a model: modules, or a tape. It takes only caches that it made itself."""
 
-    spec: ModelSpec
+    @property
+    def spec(self) -> ModelSpec: ...
 
-    def __call__(self, batch: Batch, cache: Cache | None = None, *, keep: Keep) -> Output: ...
+    def __call__(self, batch: Batch, cache: Any = None, *, keep: Keep) -> Output: ...
 
-    def cache(self, rows: int, capacity: int) -> Cache: ...
+    def cache(self, rows: int, capacity: int) -> Clock: ...
 
     @property
     def device(self) -> torch.device: ...
@@ -48,7 +63,7 @@ class Past:
 
     def __init__(self, network: Network, *, chunk: int, cached: bool = True) -> None:
         self.network, self.chunk, self.cached = network, chunk, cached
-        self.cache: Cache | None = None
+        self.cache: Clock | None = None
         self._device, self._context = network.device, network.spec.decoder.context
         self._ropes = changing_ropes(network.spec)
         self._regimes: list[tuple[int, ...]] = []
@@ -84,7 +99,7 @@ class Past:
         output = self.network(batch, cache, keep="none" if keep == "last" and not ready else keep)
         return Advance(output.logits, starts, batch.lengths, ready)
 
-    def _prepare(self, horizons: list[int]) -> Cache:
+    def _prepare(self, horizons: list[int]) -> Clock:
         longest = max(horizons)
         if self.cache is None:
             self.cache = self.network.cache(len(horizons), max(longest, min(longest + ROOM, self._context)))
@@ -95,7 +110,7 @@ class Past:
             self._forget_other_regimes(self.cache, horizons)
         return self.cache
 
-    def _forget_other_regimes(self, cache: Cache, horizons: list[int]) -> None:
+    def _forget_other_regimes(self, cache: Clock, horizons: list[int]) -> None:
         """Empty the rows whose keys were turned by another table than their length asks for now."""
         now = [tuple(rope.regime(length) for rope in self._ropes) for length in horizons]
         lengths = [

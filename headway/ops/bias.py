@@ -8,18 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from headway.ops.tables import alibi_slopes
 from headway.spec.position import Alibi, BucketBias
-
-
-def alibi_slopes(spec: Alibi) -> list[float]:
-    """One slope per head (arXiv 2108.12409, section 3): 2^(-max_bias * i / n) for n heads.
-
-    For head counts that are no power of two: those of the power below, then every second one of twice that.
-    """
-    below = 2 ** math.floor(math.log2(spec.heads))
-    first = [2 ** (-spec.max_bias * i / below) for i in range(1, below + 1)]
-    between = [2 ** (-spec.max_bias * i / (2 * below)) for i in range(1, 2 * below + 1, 2)]
-    return first + between[: spec.heads - below]
 
 
 def alibi(spec: Alibi, positions: Int[Tensor, "B T"], key_positions: Int[Tensor, "#B S"]) -> Float[Tensor, "B H T S"]:

@@ -1,8 +1,7 @@
-"""Rotary positions: frequencies under every scaling rule, tables of cos and sin, the rotation itself."""
+"""Rotary positions: tables of cos and sin, and the rotation itself."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,16 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headway.spec.position import (
-    DynamicScaling,
-    GivenScaling,
-    LinearScaling,
-    Llama3Scaling,
-    LongRopeScaling,
-    Pairing,
-    Rope,
-    YarnScaling,
-)
+from headway.ops.tables import frequencies
+from headway.spec.position import Pairing, Rope
+
+__all__ = ["Rotation", "frequencies", "rotate", "rotation", "unturned"]
 
 
 @dataclass(frozen=True)
@@ -40,51 +33,6 @@ class Rotation:
 def unturned(x: Tensor) -> Tensor:
     """The rotation of a layer without rope."""
     return x
-
-
-def frequencies(rope: Rope, length: int) -> tuple[np.ndarray, float]:
-    """Angle per position of each pair [dim/2], and the factor on cos and sin, for a sequence of `length` tokens."""
-    exponent = np.arange(0, rope.dim, 2, dtype=np.float64) / rope.dim
-    plain = rope.base**-exponent
-    match rope.scaling:
-        case None:
-            return plain, 1.0
-        case LinearScaling(factor=factor):
-            return plain / factor, 1.0
-        case DynamicScaling(factor=factor, original=original):
-            stretch = factor * max(length, original) / original - (factor - 1)
-            return (rope.base * stretch ** (rope.dim / (rope.dim - 2))) ** -exponent, 1.0
-        case Llama3Scaling() as bands:
-            return _llama3(plain, bands), 1.0
-        case YarnScaling() as yarn:
-            return _yarn(plain, rope, yarn), yarn.attention
-        case LongRopeScaling() as longrope:
-            divisors = longrope.long if length > longrope.original else longrope.short
-            return plain / np.asarray(divisors), longrope.attention
-        case GivenScaling(divisors=divisors):
-            return plain / np.asarray(divisors), 1.0
-
-
-def _llama3(plain: np.ndarray, bands: Llama3Scaling) -> np.ndarray:
-    """Keep wavelengths below original/high, divide those above original/low, blend between."""
-    turns = bands.original * plain / (2 * math.pi)
-    keep = np.clip((turns - bands.low) / (bands.high - bands.low), 0.0, 1.0)
-    return keep * plain + (1 - keep) * plain / bands.factor
-
-
-def _yarn(plain: np.ndarray, rope: Rope, yarn: YarnScaling) -> np.ndarray:
-    """NTK by parts (arXiv 2309.00071, section 3.2): a linear ramp over pairs between beta_fast and beta_slow turns."""
-
-    def pair_of(turns: float) -> float:
-        return rope.dim * math.log(yarn.original / (turns * 2 * math.pi)) / (2 * math.log(rope.base))
-
-    low, high = pair_of(yarn.beta_fast), pair_of(yarn.beta_slow)
-    if yarn.truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, rope.dim - 1)
-    width = high - low or 0.001  # below zero where the original length is so short that the ends cross
-    ramp = np.clip((np.arange(rope.dim // 2) - low) / width, 0.0, 1.0)
-    return plain * (1 - ramp) + plain / yarn.factor * ramp
 
 
 @lru_cache(maxsize=256)

@@ -25,7 +25,7 @@ def both(smollm2_gguf: Path):
     from transformers import AutoModelForCausalLM
 
     peer = AutoModelForCausalLM.from_pretrained(smollm2_gguf.parent, gguf_file=smollm2_gguf.name, dtype=torch.float32)
-    return headway.load(smollm2_gguf), peer.eval()
+    return headway.load(smollm2_gguf, engine="modules"), peer.eval()
 
 
 @pytest.mark.parametrize("kind", TEXTS)

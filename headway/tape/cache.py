@@ -1,0 +1,166 @@
+"""The past of a batch in numpy: the clock of headway.cache, over memory that native calls write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.errors import RequestError
+from headway.native.structs import CacheStruct, Format
+from headway.spec.state import KeyValueState
+
+STORAGE = {Format.F32: np.float32, Format.F16: np.float16, Format.BF16: np.uint16}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of a cache at one moment."""
+
+    lengths: tuple[int, ...]
+    capacity: int
+    arrays: tuple[tuple[NDArray[Any], NDArray[Any]], ...]
+
+
+class TapeCache:
+    """Keys and values of `rows` sequences. `lengths` is the one clock: tokens kept of each row, in every layer.
+
+    A state with a window is a ring: the token at position p lies at p mod room. `structs` describes the memory
+    to native calls, one entry a state; `version` grows whenever it changes.
+    """
+
+    def __init__(self, states: Sequence[KeyValueState], rows: int, capacity: int, format: Format = Format.F32) -> None:
+        """An empty cache for `rows` sequences of up to `capacity` tokens, in float32, float16 or bfloat16."""
+        self.states, self.format, self.capacity = tuple(states), format, capacity
+        self.lengths: tuple[int, ...] = (0,) * rows
+        self.version = 0
+        self.slots = [self._empty(state, rows) for state in self.states]
+        self._describe()
+
+    @property
+    def rows(self) -> int:
+        """B, the number of sequences."""
+        return len(self.lengths)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all kept arrays, room not yet used included."""
+        return sum(array.nbytes for slot in self.slots for array in slot)
+
+    def room(self, state: KeyValueState) -> int:
+        """Tokens that a slot of `state` holds now."""
+        return self.capacity if state.window is None else min(state.window, self.capacity)
+
+    def check_room(self, ends: Sequence[int]) -> None:
+        """RequestError when a row of `ends` tokens would outgrow the capacity."""
+        if (longest := max(ends)) > self.capacity:
+            raise RequestError(f"the cache has room for {self.capacity} tokens a row, but a row would have {longest}")
+
+    def commit(self, ends: Sequence[int]) -> None:
+        """Advance the clock; called once, when every layer has kept the step's tokens."""
+        self.lengths = tuple(ends)
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for `capacity` tokens a row; what is kept stays."""
+        if capacity <= self.capacity:
+            return
+        self.capacity = capacity
+        # A ring shorter than its window has not turned yet, so places stay where they are.
+        self.slots = [
+            (_grown(k, self.room(state)), _grown(v, self.room(state)))
+            for state, (k, v) in zip(self.states, self.slots, strict=True)
+        ]
+        self._describe()
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows in this order; a row named twice is forked."""
+        rows = list(rows)
+        if rows == list(range(self.rows)):
+            return
+        self.slots = [(k[rows], v[rows]) for k, v in self.slots]
+        self.lengths = tuple(self.lengths[row] for row in rows)
+        self._describe()
+
+    def fork(self, row: int, copies: int) -> None:
+        """Follow `row` with copies of it, so that it stands `copies` times."""
+        rows = list(range(self.rows))
+        self.select(rows[:row] + [row] * copies + rows[row + 1 :])
+
+    def extend(self, other: TapeCache) -> None:
+        """Take over the rows of `other`, behind these; `other` is of no use afterwards."""
+        capacity = max(self.capacity, other.capacity)
+        self.reserve(capacity)
+        other.reserve(capacity)
+        self.slots = [
+            (np.concatenate([k, more_k]), np.concatenate([v, more_v]))
+            for (k, v), (more_k, more_v) in zip(self.slots, other.slots, strict=True)
+        ]
+        self.lengths += other.lengths
+        self._describe()
+
+    def can_truncate(self, lengths: Sequence[int]) -> bool:
+        """Whether every row can go back to its first `lengths` tokens."""
+        pairs = list(zip(self.lengths, lengths, strict=True))
+        rings = {self.room(state) for state in self.states if state.window is not None}
+        return all(to <= length for length, to in pairs) and all(
+            length <= room or to in (0, length) for room in rings for length, to in pairs
+        )
+
+    def truncate(self, lengths: Sequence[int]) -> None:
+        """Forget what follows the first `lengths` tokens of each row; AssertionError unless `can_truncate`."""
+        assert self.can_truncate(lengths), f"cannot go back from {self.lengths} to {tuple(lengths)}"
+        self.lengths = tuple(lengths)
+
+    def snapshot(self) -> Snapshot:
+        """A copy to come back to."""
+        return Snapshot(self.lengths, self.capacity, tuple((k.copy(), v.copy()) for k, v in self.slots))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Be again what `snapshot` copied; the snapshot stays good for another time."""
+        self.slots = [(k.copy(), v.copy()) for k, v in snapshot.arrays]
+        self.lengths, self.capacity = snapshot.lengths, snapshot.capacity
+        self._describe()
+
+    def _empty(self, state: KeyValueState, rows: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        storage, room = STORAGE[self.format], self.room(state)
+        return (
+            np.zeros((rows, state.kv_heads, room, state.head_dim), storage),
+            np.zeros((rows, state.kv_heads, room, state.value_dim), storage),
+        )
+
+    def _describe(self) -> None:
+        self.structs = (CacheStruct * len(self.slots))(
+            *(describe(state, k, v, self.format) for state, (k, v) in zip(self.states, self.slots, strict=True))
+        )
+        self.version += 1
+
+
+def describe(state: KeyValueState, k: NDArray[Any], v: NDArray[Any], format: Format) -> CacheStruct:
+    """Keys [rows, kv_heads, room, head_dim] and values as native calls take them."""
+    rows, heads, room, _ = k.shape
+    return CacheStruct(
+        k=k.ctypes.data,
+        v=v.ctypes.data,
+        format=int(format),
+        kv_heads=heads,
+        head_dim=state.head_dim,
+        value_dim=state.value_dim,
+        room=room,
+        k_row=heads * room * state.head_dim,
+        k_head=room * state.head_dim,
+        v_row=heads * room * state.value_dim,
+        v_head=room * state.value_dim,
+        rows=rows,
+    )
+
+
+def _grown(array: NDArray[Any], room: int) -> NDArray[Any]:
+    rows, heads, old, width = array.shape
+    if room <= old:
+        return array
+    out = np.zeros((rows, heads, room, width), array.dtype)
+    out[:, :, :old] = array
+    return out

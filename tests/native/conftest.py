@@ -1,0 +1,32 @@
+"""The library, a pool, and instruction sets to run on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headway.native import library as native
+from headway.native.library import Library, Pool
+
+
+@pytest.fixture(scope="session")
+def library() -> Library:
+    loaded = native.load()
+    if loaded is None:
+        pytest.skip(native.reason())
+    return loaded
+
+
+@pytest.fixture(scope="session")
+def pool(library: Library) -> Pool:
+    return Pool(library, 2)
+
+
+@pytest.fixture(params=["scalar", "best"])
+def path(request: pytest.FixtureRequest, library: Library) -> Iterator[str]:
+    """Runs the test on the portable path and on this processor's best."""
+    before = library.path
+    library.set_path("scalar" if request.param == "scalar" else library.paths[0])
+    yield library.path
+    library.set_path(before)
