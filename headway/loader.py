@@ -302,11 +302,11 @@ def save_network(
 
     Every tensor keeps its dtype; a tied one is written once. The folder appears whole or not at all.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not overwrite:
-        raise CheckpointError(
-            f"{folder}: is there already and not empty; choose another folder, or pass overwrite=True"
-        )
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    _refuse_target(folder, overwrite)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from None
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         spec = network.spec
@@ -320,6 +320,32 @@ def save_network(
         _swap(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+# What a saved model's folder may hold: anything else is somebody's own, and is never replaced.
+SAVED = (
+    "config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer*.json",
+    "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "vocab.json", "merges.txt",
+    "tokenizer.model",
+)  # fmt: skip
+
+
+def _refuse_target(folder: Path, overwrite: bool) -> None:
+    """CheckpointError unless a folder can be written at `folder` without losing what is no saved model."""
+    if folder.name in ("", ".."):
+        raise CheckpointError(f"{str(folder)!r} names no folder of its own; give one that may be made or replaced")
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: is a file; choose a folder")
+    held = sorted(path.name for path in folder.iterdir())
+    if held and not overwrite:
+        raise CheckpointError(
+            f"{folder}: is there already and not empty; choose another folder, or pass overwrite=True"
+        )
+    other = [name for name in held if not any(fnmatchcase(name, pattern) for pattern in SAVED)]
+    if other:
+        raise CheckpointError(f"{folder}: holds {other[0]}, which is no part of a saved model; choose another folder")
 
 
 def config_of(network: Transformer, config: Mapping[str, Any] | None = None) -> dict[str, Any]:

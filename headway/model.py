@@ -36,6 +36,7 @@ from headway.loader import Loaded, NoTapeError, Progress, Report, load_network, 
 from headway.nn.build import build as build_network
 from headway.nn.taps import Taps
 from headway.nn.transformer import UNTOUCHED, Transformer
+from headway.spec.count import parameters
 from headway.spec.model import ModelSpec
 from headway.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -62,7 +63,7 @@ class Options(TypedDict, total=False):
     frequency_penalty: float
     no_repeat_ngram: int
     logit_bias: tuple[tuple[int, float], ...]
-    stop: tuple[str, ...]
+    stop: str | Sequence[str]
     end_ids: tuple[int, ...]
     ignore_end: bool
     logprobs: bool
@@ -104,6 +105,10 @@ class Model:
         """What the model is, as data."""
         return self.runner.spec
 
+    def __repr__(self) -> str:
+        size, spec = parameters(self.spec), self.spec
+        return f"<headway.Model {spec.name}: {size:,} parameters, {type(self.runner).__name__} on {self.runner.device}>"
+
     @cached_property
     def network(self) -> Transformer:
         """The model as modules: to look inside, change or save. Of a model on a tape, loaded now, beside it."""
@@ -138,10 +143,13 @@ class Model:
         Options are those of `Options`; what is not given comes from the model's own files, else it is greedy.
         With `beams` above 1 it is the best answer of a beam search. RequestError for a value out of range.
         """
+        if options.get("n", 1) != 1:
+            raise RequestError(f"n = {options['n']} gives several answers; ask generate_all([prompt], n=...) for them")
         return self.generate_all([prompt], **options)[0]
 
     def generate_all(self, prompts: Sequence[Prompt], **options: Unpack[Options]) -> list[Completion]:
         """Answers to all prompts, computed together: `n` for each, in the order of the prompts."""
+        _refuse_one_text(prompts)
         beams = self._chosen(self.defaults.beams, options)
         if beams.beams > 1:
             options.setdefault("temperature", 0.0)  # a beam search does not sample, whatever the files prefer
@@ -161,6 +169,9 @@ class Model:
 
     def score(self, texts: Sequence[Prompt], *, top: int = 0) -> list[Score]:
         """The log-probability of every token after the first of each text, with the `top` likeliest beside it."""
+        _refuse_one_text(texts)
+        if not 0 <= top <= self.spec.heads[0].vocab:
+            raise RequestError(f"top = {top} must be from 0 to {self.spec.heads[0].vocab}, the size of the vocabulary")
         return score(self.engine, [self.ids(text) for text in texts], top=top)
 
     def explain(self, text: Prompt, *, top: int = 5) -> Explanation:
@@ -183,12 +194,19 @@ class Model:
                 near = get_close_matches(name, known, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
                 raise RequestError(f"{name} is not an option of a generation; {hint}")
+        if "stop" in options:
+            stop = options["stop"]
+            options["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
         given = {name: value for name, value in options.items() if name in {field.name for field in fields(Request)}}
         sampling = self._chosen(self.defaults.sampling, options)
         return self.defaults.request(self.ids(prompt), sampling=sampling, **given)
 
     def ids(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt in any accepted form, with exactly one start token where the model wants one."""
+        if prompt is None or isinstance(prompt, bytes | Mapping):
+            raise RequestError(
+                f"a prompt is a text, a list of token ids, or a list of messages; got {type(prompt).__name__}"
+            )
         if isinstance(prompt, str):
             return self._vocabulary().prompt(prompt)
         if is_conversation(prompt):
@@ -246,6 +264,12 @@ class Model:
         return Batch.of(rows, device=self.runner.device)
 
 
+def _refuse_one_text(texts: object) -> None:
+    """RequestError for one text where a list of texts is asked for: its letters are no prompts."""
+    if texts is None or isinstance(texts, str | bytes | Mapping):
+        raise RequestError(f"a list of prompts is needed, as [prompt]; got {type(texts).__name__}")
+
+
 def is_conversation(prompt: Sequence[int] | Messages | Tensor) -> TypeGuard[Messages]:
     """Whether a prompt is a list of messages, each with "role" and "content"."""
     return not isinstance(prompt, Tensor) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
@@ -257,6 +281,8 @@ def as_rows(ids: Ids) -> list[list[int]]:
         if ids.ndim not in (1, 2) or ids.is_floating_point():
             raise DataError(f"token ids as a tensor are whole numbers [T] or [B, T]; got {ids.dtype} {list(ids.shape)}")
         ids = ids.tolist()
+    if ids is None or isinstance(ids, str | bytes | int | Mapping):
+        raise DataError(f"token ids are a list of whole numbers, or a list of such lists; got {type(ids).__name__}")
     rows: list[Any] = list(ids)
     if not rows:
         raise DataError("no token ids were given; a model needs at least one token")
@@ -273,17 +299,23 @@ def load(
     *,
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "cpu",
-    engine: EngineName = "auto",
+    engine: EngineName = "modules",
     progress: Progress | None = None,
 ) -> Model:
     """Load a model: a folder, a .gguf or .safetensors file, a name on the shelf ("smollm2"), a hub id ("owner/name").
 
-    dtype "auto" keeps what the file holds. On a CPU the model runs natively, on packed weights, where the whole of
-    it can; the report says why where it cannot. As modules, quantised GGUF tensors become float32, which holds them
-    exactly. `engine` "tape" or "modules" insists. CheckpointError or SpecError names the file, the field and the way
-    out.
+    dtype "auto" keeps what the file holds. As modules, quantised GGUF tensors become float32, which holds them
+    exactly. `engine="tape"` runs the whole model as native calls on a CPU, faster and in less memory; on quantised
+    weights it rounds activations to 8 bits, and with dtype "float32" it does not. "auto" is a tape where one can be,
+    and the report says why where it cannot. CheckpointError or SpecError names the file, the field and the way out.
     """
     path = resolve(str(ref))
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise RequestError(
+            f"device = {device} is not on this machine, or not in this build of torch; try cpu"
+        ) from None
     if engine not in ENGINES:
         raise RequestError(f"engine = {engine} is not one of {', '.join(ENGINES)}")
     modules = partial(load_network, path, dtype=dtype, device=device, progress=progress)

@@ -62,6 +62,11 @@ def open_source(path: Path, store: Store) -> Source:
         ties = [Rule((tie.alias,), (tie.owner,)) for tie in spec.ties]
         return Source(family=None, spec=spec, rules=rules, aliases=ties, **common)
     file = str(folder / "config.json")
+    if isinstance(config.get("quantization_config"), dict):
+        method = config["quantization_config"].get("quant_method")
+        raise CheckpointError(
+            f"{file}: quantization_config.quant_method = {method!r} cannot be read; load the unquantised model"
+        )
     family = families.for_config(config, file)
     spec = _located(file, family.read, Config(config, file))
     names = family.names(spec)
@@ -111,6 +116,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: no such file; a model folder holds config.json beside its weights") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path}: not valid JSON ({error}); fetch the file again") from None
+    except RecursionError:
+        raise CheckpointError(f"{path}: nested too deeply to be a config; fetch the file again") from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
     if not isinstance(data, dict):

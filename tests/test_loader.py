@@ -232,10 +232,24 @@ def test_saving_over_a_folder_asks_first_and_replaces_it_whole(tmp_path: Path) -
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointError, match="not empty; choose another folder, or pass overwrite=True"):
         save_network(llama(), folder)
+    with pytest.raises(CheckpointError, match=r"holds notes\.txt, which is no part of a saved model"):
+        save_network(llama(), folder, overwrite=True)
     assert (folder / "notes.txt").read_text() == "mine"
+    (folder / "notes.txt").unlink()
     save_network(llama(num_hidden_layers=1), folder, overwrite=True)
     assert load_network(folder).network.spec.decoder.layers[1:] == ()
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "file.txt"])
+def test_no_file_and_no_folder_without_a_name_is_ever_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "file.txt").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"names no folder|is a file"):
+        save_network(llama(), Path(name), overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["file.txt"]
 
 
 def test_an_error_while_saving_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -279,6 +293,8 @@ def test_a_pickle_beside_safetensors_is_not_touched_and_alone_is_refused(tmp_pat
         (lambda folder: configure(folder, hidden_act="gulu"), "hidden_act = 'gulu'"),
         (lambda folder: configure(folder, rope_parameters={"rope_type": "spiral"}), "spiral"),
         (lambda folder: configure(folder, vocab_size=None), "vocab_size is missing"),
+        (lambda folder: configure(folder, quantization_config={"quant_method": "gptq"}), "quant_method = 'gptq'"),
+        (lambda folder: (folder / "config.json").write_text("[" * 100_000), "nested too deeply"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b""), "model.safetensors"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"\xff" * 64), "model.safetensors"),

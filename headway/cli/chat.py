@@ -35,6 +35,7 @@ def command(
     json: shared.Json = False,
     dtype: shared.Dtype = "auto",
     device: shared.Device = "cpu",
+    engine: shared.Engine = "modules",
 ) -> None:
     """Talk with a model; answers are streamed.
 
@@ -49,7 +50,7 @@ def command(
     from headway.cli.loading import open_model
 
     opened = open_model(
-        model, dtype=dtype, device=device,
+        model, dtype=dtype, device=device, engine=shared.engine_name(engine),
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
         stop=shared.texts(stop),
     )  # fmt: skip

@@ -46,6 +46,7 @@ def command(
     json: shared.Json = False,
     dtype: shared.Dtype = "auto",
     device: shared.Device = "cpu",
+    engine: shared.Engine = "modules",
 ) -> None:
     """Continue a text, or answer it, one prompt or a file of them.
 
@@ -61,7 +62,7 @@ def command(
     from headway.cli.loading import open_model
 
     opened = open_model(
-        model, dtype=dtype, device=device,
+        model, dtype=dtype, device=device, engine=shared.engine_name(engine),
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
         stop=shared.texts(stop), n=n, beams=num_beams,
     )  # fmt: skip

@@ -26,11 +26,9 @@ class Opened:
 
 
 def open_model(
-    ref: str, *, dtype: str = "auto", device: str = "cpu", engine: EngineName = "auto", **options: Any
+    ref: str, *, dtype: str = "auto", device: str = "cpu", engine: EngineName = "modules", **options: Any
 ) -> Opened:
     """Load `ref` with a bar on stderr; `options` are those of an answer, None where they were not given.
-
-    `engine` is "modules" for whoever looks inside.
 
     RequestError for a device that is not here, or an option that no model could take, before time is spent.
     """

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from typer import Argument, Option
 
 from headway.cli import terminal
+from headway.errors import RequestError
 
 if TYPE_CHECKING:
-    from headway.model import Options
+    from headway.model import EngineName, Options
+
+ENGINE_NAMES = ("modules", "tape", "auto")
 
 ModelRef = Annotated[
     str,
@@ -23,6 +26,13 @@ Dtype = Annotated[
     ),
 ]
 Device = Annotated[str, Option(metavar="DEVICE", help="Where to compute: cpu, cuda, cuda:1, mps.")]
+Engine = Annotated[
+    str,
+    Option(
+        metavar="NAME",
+        help="What runs the model: modules; tape, native calls on packed weights; or auto, a tape where one can be.",
+    ),
+]
 Json = Annotated[bool, Option("--json", help="Print JSON on stdout, and nothing else there.")]
 
 MaxTokens = Annotated[int | None, Option(metavar="N", help="Tokens of an answer at most.")]
@@ -55,3 +65,10 @@ def checked(**values: Any) -> Options:
     for kind, fixed in ((Sampling, {}), (Beams, {}), (Request, {"prompt": (0,), "max_tokens": 1})):
         kind(**{**fixed, **{field.name: given[field.name] for field in fields(kind) if field.name in given}})
     return cast("Options", given)
+
+
+def engine_name(name: str) -> EngineName:
+    """`name` if it is one of the engines; RequestError otherwise."""
+    if name not in ENGINE_NAMES:
+        raise RequestError(f"--engine {name} is not one of {', '.join(ENGINE_NAMES)}")
+    return cast("EngineName", name)

@@ -22,8 +22,9 @@ def layer_norm(
     return F.layer_norm(x, shape, weight, bias, eps)
 
 
-# PyTorch's CPU kernel for RMSNorm is a dozen small ones: up to so many rows their overhead is the whole cost.
+# Where RMSNorm is no single kernel it is a dozen small ones: up to so many rows their overhead is the whole cost.
 FEW_ROWS = 8
+FUSED = ("cuda", "mps")
 
 
 def rms_norm(
@@ -33,7 +34,7 @@ def rms_norm(
 
     A weight of another dtype than x multiplies in float32, before the result is rounded to x's dtype.
     """
-    if len(shape) == 1 and x.device.type == "cpu" and x.numel() <= FEW_ROWS * shape[0]:
+    if len(shape) == 1 and x.device.type not in FUSED and x.numel() <= FEW_ROWS * shape[0]:
         return _of_few_rows(x, weight, eps)
     if x.dtype == torch.float32 or (weight is not None and weight.dtype == x.dtype):
         return F.rms_norm(x, shape, None if weight is None else weight.to(x.dtype), eps)

@@ -72,7 +72,7 @@ def test_a_gguf_file_answers_as_its_modules(family: Family, config: dict[str, An
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_read_where_the_file_has_it(dtype: torch.dtype, tmp_path: Path) -> None:
-    model = headway.load(llama(tmp_path / "m", dtype))
+    model = headway.load(llama(tmp_path / "m", dtype), engine="auto")
     exact = headway.load(tmp_path / "m", dtype="float32", engine="modules")
     assert isinstance(model.runner, TapeNetwork)
     assert model.report.dtypes.keys() == {{torch.float16: "F16", torch.bfloat16: "BF16"}[dtype], "F32"}
@@ -81,14 +81,14 @@ def test_half_precision_is_read_where_the_file_has_it(dtype: torch.dtype, tmp_pa
 
 def test_matrices_are_made_what_is_asked_for(tmp_path: Path) -> None:
     folder = llama(tmp_path / "m", torch.bfloat16)
-    model = headway.load(folder, dtype="float32")
+    model = headway.load(folder, dtype="float32", engine="auto")
     exact = headway.load(folder, dtype="float32", engine="modules")
     assert set(model.report.dtypes) == {"F32"}
     torch.testing.assert_close(model.logits([ROW]), exact.logits([ROW]), atol=1e-4, rtol=0)
 
 
 def test_the_report_says_what_runs_and_the_modules_are_loaded_when_somebody_looks_inside(tmp_path: Path) -> None:
-    model = headway.load(llama(tmp_path / "m"))
+    model = headway.load(llama(tmp_path / "m"), engine="auto")
     native = library.load()
     assert native is not None
     assert model.report.engine.startswith(f"tape, {native.path}, ")
@@ -100,7 +100,7 @@ def test_the_report_says_what_runs_and_the_modules_are_loaded_when_somebody_look
     assert headway.Model(model.network).generate(ROW, max_tokens=5).tokens == answer.tokens
     assert model.attentions([ROW])
     model.save(tmp_path / "again")
-    again = headway.load(tmp_path / "again")
+    again = headway.load(tmp_path / "again", engine="auto")
     assert torch.equal(again.logits([ROW]), model.logits([ROW]))
 
 
@@ -120,7 +120,7 @@ def test_without_a_native_library_modules_serve_and_the_report_says_why(
     monkeypatch.setenv("HEADWAY_NATIVE", "off")
     library._loaded.cache_clear()
     try:
-        model = headway.load(folder)
+        model = headway.load(folder, engine="auto")
         assert isinstance(model.runner, Transformer)
         assert (model.report.engine, model.report.note) == ("modules", "HEADWAY_NATIVE is off")
         assert len(model.generate(ROW, max_tokens=3).tokens) == 3
@@ -136,7 +136,7 @@ def test_without_a_native_library_modules_serve_and_the_report_says_why(
 def test_a_machine_without_a_compiler_answers_on_modules(tmp_path: Path) -> None:
     folder = llama(tmp_path / "m")
     program = (
-        f"import headway; m = headway.load({str(folder)!r});"
+        f"import headway; m = headway.load({str(folder)!r}, engine='auto');"
         "print(m.generate([3, 1], max_tokens=3).tokens); print(m.report.engine, '|', m.report.note)"
     )
     env = {**os.environ, "PATH": "", "CC": "", "HEADWAY_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
@@ -153,7 +153,7 @@ def test_a_misshaped_tensor_is_named(tmp_path: Path) -> None:
     tensors[name] = np.zeros((3, 5), np.float32)
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=rf"{name} has shape \[3, 5\]"):
-        headway.load(folder)
+        headway.load(folder, engine="tape")
 
 
 def test_a_tape_over_modules_shares_their_memory() -> None:
