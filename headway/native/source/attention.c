@@ -7,9 +7,11 @@
  */
 
 #define ROWS 32      /* query rows of an item */
-#define KEYS 64      /* keys of a tile */
+#define KEYS 32      /* keys of a tile */
 #define SPLIT 256    /* keys worth a split of their own */
 #define SPLITS 16
+#define FAR 512      /* more keys than these come from memory rather than from a cache */
+#define STRIDE 8     /* keys between one fetch and the next, so that memory is never asked for much at once */
 
 typedef struct attention_run {
     const hw_attention_args *a;
@@ -165,6 +167,34 @@ static void weigh(float *s, int64_t from, int64_t to, int64_t count, gathered g,
     g.sum[r] += f8_sum(sum);
 }
 
+ALWAYS void fetch_ahead(const uint8_t *rows, int64_t stride, int64_t bytes) {
+    for (int64_t i = 0; i < STRIDE; i++) {
+        for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(rows + i * stride + line);
+    }
+}
+
+/* Scores of a tile; from far away, its values are fetched meanwhile. */
+static void score(const hw_cache *c, const stretch *s, const float *q, int64_t dim, int64_t rows, int far, float *scores) {
+    for (int64_t i = 0; i < s->count; i += STRIDE) {
+        if (far) fetch_ahead(s->v + i * s->v_stride, s->v_stride, c->value_dim * size_of(s->format));
+        int64_t count = s->count - i < STRIDE ? s->count - i : STRIDE;
+        dots(s->format, s->k + i * s->k_stride, s->k_stride, count, c->head_dim, q, dim, rows, scores + i, KEYS);
+    }
+}
+
+/* Weighted values of a tile; from far away, the keys behind it are fetched meanwhile. */
+static void blend(const hw_cache *c, const stretch *s, const float *weights, int64_t rows, int far, float *values, int64_t stride) {
+    const int64_t size = size_of(s->format), step = far ? STRIDE : KEYS;
+    for (int64_t i = 0; i < s->count; i += step) {
+        if (far) fetch_ahead(s->k + (s->count + i) * s->k_stride, s->k_stride, c->head_dim * size);
+        int64_t count = s->count - i < step ? s->count - i : step;
+        for (int64_t e = 0; e < c->value_dim; e += 16) {
+            int64_t width = c->value_dim - e < 16 ? c->value_dim - e : 16;
+            mix(s->format, rows, weights + i, KEYS, s->v + i * s->v_stride + e * size, s->v_stride, count, values + e, stride, width);
+        }
+    }
+}
+
 /* Keys from .. to - 1 met by all rows of an item. */
 static void gather_keys(const attention_run *run, const item *it, int64_t from, int64_t to, float *scratch, gathered g) {
     const hw_attention_args *a = run->a;
@@ -174,9 +204,10 @@ static void gather_keys(const attention_run *run, const item *it, int64_t from, 
     for (int64_t r = 0; r < it->rows; r++) g.most[r] = -INFINITY, g.sum[r] = 0;
     memset(g.values, 0, (size_t)(it->rows * value_stride) * sizeof(float));
     fetch_queries(run, it, q, dim);
+    int far = to - from > FAR;
     for (int64_t p = from; p < to;) {
         stretch s = stretch_at(a, it, p, to);
-        dots(s.format, s.k, s.k_stride, s.count, c->head_dim, q, dim, it->rows, scores, KEYS);
+        score(c, &s, q, dim, it->rows, far, scores);
         for (int64_t r = 0; r < it->rows; r++) {
             int64_t token = r / it->heads, low = it->low[token] - p, high = it->high[token] + 1 - p;
             if (low < 0) low = 0;
@@ -187,10 +218,7 @@ static void gather_keys(const attention_run *run, const item *it, int64_t from, 
             if (high) adjust(a, it->head + r % it->heads, it->token + token, p, s.count, row);
             weigh(row, low, high, s.count, g, r, value_stride);
         }
-        for (int64_t e = 0; e < c->value_dim; e += 16) {
-            int64_t width = c->value_dim - e < 16 ? c->value_dim - e : 16;
-            mix(s.format, it->rows, scores, KEYS, s.v + e * size_of(s.format), s.v_stride, s.count, g.values + e, value_stride, width);
-        }
+        blend(c, &s, scores, it->rows, far, g.values, value_stride);
         p += s.count;
     }
 }

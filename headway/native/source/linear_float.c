@@ -1,6 +1,6 @@
 /* Matrices of F32, F16 and BF16: dot products for few rows, tiles of 6 x 16 for many.
  *
- * dots: 4 weight rows x 2 activation rows along the columns, straight from where the weights lie.
+ * dots: 4 weight rows x 3 activation rows along the columns, straight from where the weights lie.
  * mix:  sums of rows, c[m][16] += a[m][k] b[k][16]: twelve sums stay in registers while b streams through; `b` is a
  *       panel that panel_pack made of 16 weight rows, or the values of a cache as they are.
  */
@@ -25,45 +25,46 @@ ALWAYS f8 load_part_as(int format, const uint8_t *base, int64_t at, int64_t coun
     return load_as(format, all, 0);
 }
 
-/* y[j][i] = w[i] . x[j] for R rows of w and C of x, both constants where this is called. */
+/* y[j][i] = w[i] . x[j] for R rows of w, 4 or 1, and C of x, up to 3, both constants where this is called. */
 ALWAYS void dots_tile(int format, int R, int C, const uint8_t *w, int64_t w_stride, int64_t cols, const float *x,
                       int64_t x_stride, float *y, int64_t y_stride) {
-    f8 sum[4][2];
-    for (int r = 0; r < R; r++) for (int c = 0; c < C; c++) sum[r][c] = f8_zero();
+    f8 sum[3][4];
+    UNROLL for (int c = 0; c < C; c++) UNROLL for (int r = 0; r < R; r++) sum[c][r] = f8_zero();
     int64_t k = 0;
     for (; k + 8 <= cols; k += 8) {
-        f8 in[2];
-        for (int c = 0; c < C; c++) in[c] = f8_load(x + c * x_stride + k);
-        for (int r = 0; r < R; r++) {
+        f8 in[3];
+        UNROLL for (int c = 0; c < C; c++) in[c] = f8_load(x + c * x_stride + k);
+        UNROLL for (int r = 0; r < R; r++) {
             f8 weight = load_as(format, w + r * w_stride, k);
-            for (int c = 0; c < C; c++) sum[r][c] = f8_fma(weight, in[c], sum[r][c]);
+            UNROLL for (int c = 0; c < C; c++) sum[c][r] = f8_fma(weight, in[c], sum[c][r]);
         }
     }
     if (k < cols) {
-        for (int r = 0; r < R; r++) {
+        UNROLL for (int r = 0; r < R; r++) {
             f8 weight = load_part_as(format, w + r * w_stride, k, cols - k);
-            for (int c = 0; c < C; c++) sum[r][c] = f8_fma(weight, f8_load_part(x + c * x_stride + k, cols - k), sum[r][c]);
+            UNROLL for (int c = 0; c < C; c++) sum[c][r] = f8_fma(weight, f8_load_part(x + c * x_stride + k, cols - k), sum[c][r]);
         }
     }
-    for (int r = 0; r < R; r++) for (int c = 0; c < C; c++) y[c * y_stride + r] = f8_sum(sum[r][c]);
+    UNROLL for (int c = 0; c < C; c++) {
+        if (R == 4) f8_sums(sum[c], y + c * y_stride);
+        else y[c * y_stride] = f8_sum(sum[c][0]);
+    }
+}
+
+ALWAYS void dots_rows(int format, int R, const uint8_t *w, int64_t w_stride, int64_t cols, const float *x,
+                      int64_t x_stride, int64_t n, float *y, int64_t y_stride) {
+    for (; n >= 3; n -= 3, x += 3 * x_stride, y += 3 * y_stride) {
+        dots_tile(format, R, 3, w, w_stride, cols, x, x_stride, y, y_stride);
+    }
+    if (n == 2) dots_tile(format, R, 2, w, w_stride, cols, x, x_stride, y, y_stride);
+    if (n == 1) dots_tile(format, R, 1, w, w_stride, cols, x, x_stride, y, y_stride);
 }
 
 ALWAYS void dots_as(int format, const uint8_t *w, int64_t w_stride, int64_t rows, int64_t cols, const float *x,
                     int64_t x_stride, int64_t n, float *y, int64_t y_stride) {
     int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
-        int64_t j = 0;
-        const uint8_t *at = w + r * w_stride;
-        for (; j + 2 <= n; j += 2) {
-            dots_tile(format, 4, 2, at, w_stride, cols, x + j * x_stride, x_stride, y + j * y_stride + r, y_stride);
-        }
-        if (j < n) dots_tile(format, 4, 1, at, w_stride, cols, x + j * x_stride, x_stride, y + j * y_stride + r, y_stride);
-    }
-    for (; r < rows; r++) {
-        for (int64_t j = 0; j < n; j++) {
-            dots_tile(format, 1, 1, w + r * w_stride, w_stride, cols, x + j * x_stride, x_stride, y + j * y_stride + r, y_stride);
-        }
-    }
+    for (; r + 4 <= rows; r += 4) dots_rows(format, 4, w + r * w_stride, w_stride, cols, x, x_stride, n, y + r, y_stride);
+    for (; r < rows; r++) dots_rows(format, 1, w + r * w_stride, w_stride, cols, x, x_stride, n, y + r, y_stride);
 }
 
 /* y[n][rows] = x[n][cols] w[rows][cols]^T; w_stride in bytes. */
@@ -81,14 +82,14 @@ ALWAYS void mix_tile(int format, int m, const float *a, int64_t a_stride, const 
                      int64_t depth, float *c, int64_t c_stride, int64_t width) {
     f8 sum[6][2];
     int64_t right = width - 8;
-    for (int i = 0; i < m; i++) {
+    UNROLL for (int i = 0; i < m; i++) {
         sum[i][0] = f8_load_part(c + i * c_stride, width);
         sum[i][1] = right > 0 ? f8_load_part(c + i * c_stride + 8, right) : f8_zero();
     }
     if (width == 16) {
         for (int64_t k = 0; k < depth; k++, b += b_stride) {
             f8 b0 = load_as(format, b, 0), b1 = load_as(format, b, 8);
-            for (int i = 0; i < m; i++) {
+            UNROLL for (int i = 0; i < m; i++) {
                 f8 by = f8_at(a + i * a_stride + k);
                 sum[i][0] = f8_fma(by, b0, sum[i][0]);
                 sum[i][1] = f8_fma(by, b1, sum[i][1]);
@@ -97,14 +98,14 @@ ALWAYS void mix_tile(int format, int m, const float *a, int64_t a_stride, const 
     } else {
         for (int64_t k = 0; k < depth; k++, b += b_stride) {
             f8 b0 = load_part_as(format, b, 0, width), b1 = right > 0 ? load_part_as(format, b, 8, right) : f8_zero();
-            for (int i = 0; i < m; i++) {
+            UNROLL for (int i = 0; i < m; i++) {
                 f8 by = f8_at(a + i * a_stride + k);
                 sum[i][0] = f8_fma(by, b0, sum[i][0]);
                 sum[i][1] = f8_fma(by, b1, sum[i][1]);
             }
         }
     }
-    for (int i = 0; i < m; i++) {
+    UNROLL for (int i = 0; i < m; i++) {
         f8_store_part(c + i * c_stride, sum[i][0], width);
         if (right > 0) f8_store_part(c + i * c_stride + 8, sum[i][1], right);
     }

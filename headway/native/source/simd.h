@@ -18,12 +18,17 @@
 /* Formats and tile sizes are constants where kernels are called: inlined, each becomes a kernel of its own. */
 #define ALWAYS static inline __attribute__((always_inline))
 
+/* Before a short loop over vectors: unrolled, an array of them lives in registers. */
+#define UNROLL _Pragma("GCC unroll 8")
+
 #if defined(__AVX2__)
 #include "simd_x86.h"
 #elif defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
 #include "simd_neon.h"
 #else
 #undef ALWAYS
+#undef UNROLL
+#define UNROLL
 #define ALWAYS static inline __attribute__((unused)) /* small and quickly compiled; nobody waits for its speed */
 #include "simd_plain.h"
 #endif

@@ -29,6 +29,11 @@ ALWAYS float32x4_t four_pow2(float32x4_t n) {
 }
 ALWAYS f8 f8_pow2(f8 n) { BOTH(four_pow2(n.a), four_pow2(n.b)); }
 ALWAYS float f8_sum(f8 x) { return vaddvq_f32(vaddq_f32(x.a, x.b)); }
+ALWAYS void f8_sums(const f8 x[4], float *out) {
+    float32x4_t low = vpaddq_f32(vaddq_f32(x[0].a, x[0].b), vaddq_f32(x[1].a, x[1].b));
+    float32x4_t high = vpaddq_f32(vaddq_f32(x[2].a, x[2].b), vaddq_f32(x[3].a, x[3].b));
+    vst1q_f32(out, vpaddq_f32(low, high));
+}
 ALWAYS float f8_largest(f8 x) { return vmaxvq_f32(vmaxq_f32(x.a, x.b)); }
 
 ALWAYS float32x4_t four_half(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }

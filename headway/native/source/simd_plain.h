@@ -43,6 +43,10 @@ ALWAYS float f8_sum(f8 x) {
     return (half[0] + half[2]) + (half[1] + half[3]);
 }
 
+ALWAYS void f8_sums(const f8 x[4], float *out) {
+    for (int i = 0; i < 4; i++) out[i] = f8_sum(x[i]);
+}
+
 ALWAYS float f8_largest(f8 x) {
     float most = x.at[0];
     for (int i = 1; i < 8; i++) most = x.at[i] > most ? x.at[i] : most;
