@@ -93,15 +93,16 @@ class Cache:
         rows = list(range(self.rows))
         self.select(rows[:row] + [row] * copies + rows[row + 1 :])
 
-    def extend(self, other: Cache) -> None:
-        """Take over the rows of `other`, behind these; `other` is of no use afterwards."""
-        capacity = max(self.capacity, other.capacity)
-        self.reserve(capacity)
-        other.reserve(capacity)
+    def extend(self, *others: Cache) -> None:
+        """Take over the rows of `others`, behind these; they are of no use afterwards."""
+        every = (self, *others)
+        capacity = max(cache.capacity for cache in every)
+        for cache in every:
+            cache.reserve(capacity)
         for path, slot in self.slots.items():
-            pairs = zip(slot.tensors(), other.slots[path].tensors(), strict=True)
-            slot.replace([torch.cat(pair) for pair in pairs])
-        self.lengths += other.lengths
+            alike = zip(*(cache.slots[path].tensors() for cache in every), strict=True)
+            slot.replace([torch.cat(tensors) for tensors in alike])
+        self.lengths = tuple(length for cache in every for length in cache.lengths)
 
     def can_truncate(self, lengths: Sequence[int]) -> bool:
         """Whether every row can go back to its first `lengths` tokens."""

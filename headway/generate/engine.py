@@ -105,8 +105,8 @@ class Running:
         # Newcomers have a cache of their own until their prompts are computed: nobody waits as padding.
         groups = [group for group in self.groups if group.rows]
         answering = [group for group in groups if group.answering]
-        for group in answering[1:]:
-            answering[0].join(group)
+        if len(answering) > 1:
+            answering[0].join(*answering[1:])
         self.groups = answering[:1] + [group for group in groups if group not in answering]
         return events
 
@@ -136,10 +136,10 @@ class Group:
         """Whether every row's prompt is computed."""
         return all(row.made for row in self.rows)
 
-    def join(self, other: Group) -> None:
-        """Take over the rows of `other`."""
-        self.past.join(other.past)
-        self.rows += other.rows
+    def join(self, *others: Group) -> None:
+        """Take over the rows of `others`."""
+        self.past.join(*(other.past for other in others))
+        self.rows = [row for group in (self, *others) for row in group.rows]
 
     def step(self) -> list[Event]:
         """One step of the network, and a token for every row that has caught up with what is known of it."""

@@ -16,7 +16,7 @@ from headway.spec.position import Rope
 
 Keep = Literal["all", "last", "none"]
 
-ROOM = 256  # tokens of room for an answer before a cache has to grow
+ROOM = 256  # caches have room for whole multiples of so many tokens, so that those of like prompts join as they are
 
 
 class Clock(Protocol):
@@ -29,7 +29,7 @@ class Clock(Protocol):
 
     def select(self, rows: Sequence[int]) -> None: ...
 
-    def extend(self, other: Any) -> None: ...
+    def extend(self, *others: Any) -> None: ...
 
     def truncate(self, lengths: Sequence[int]) -> None: ...
 
@@ -74,13 +74,14 @@ class Past:
             self._regimes = [self._regimes[row] for row in rows]
             self.cache.select(rows)
 
-    def join(self, other: Past) -> None:
-        """Take over the rows of `other`, behind these; `other` is of no use afterwards."""
-        if self.cache is None or other.cache is None:
-            self.cache, self._regimes = self.cache or other.cache, self._regimes + other._regimes
-            return
-        self.cache.extend(other.cache)
-        self._regimes += other._regimes
+    def join(self, *others: Past) -> None:
+        """Take over the rows of `others`, behind these; they are of no use afterwards."""
+        every = (self, *others)
+        caches = [past.cache for past in every if past.cache is not None]
+        if len(caches) > 1:
+            caches[0].extend(*caches[1:])
+        self.cache = caches[0] if caches else None
+        self._regimes = [regime for past in every for regime in past._regimes]
 
     def advance(self, known: Sequence[Sequence[int]], keep: Keep = "last") -> Advance:
         """Compute up to `chunk` more tokens of each row, of which `known` holds all tokens so far.
@@ -102,7 +103,8 @@ class Past:
     def _prepare(self, horizons: list[int]) -> Clock:
         longest = max(horizons)
         if self.cache is None:
-            self.cache = self.network.cache(len(horizons), max(longest, min(longest + ROOM, self._context)))
+            room = -(-(longest + 1) // ROOM) * ROOM
+            self.cache = self.network.cache(len(horizons), max(longest, min(room, self._context)))
             self._regimes = [()] * len(horizons)
         elif longest > self.cache.capacity:
             self.cache.reserve(max(longest, min(2 * longest, self._context)))

@@ -89,16 +89,15 @@ class TapeCache:
         rows = list(range(self.rows))
         self.select(rows[:row] + [row] * copies + rows[row + 1 :])
 
-    def extend(self, other: TapeCache) -> None:
-        """Take over the rows of `other`, behind these; `other` is of no use afterwards."""
-        capacity = max(self.capacity, other.capacity)
-        self.reserve(capacity)
-        other.reserve(capacity)
-        self.slots = [
-            (np.concatenate([k, more_k]), np.concatenate([v, more_v]))
-            for (k, v), (more_k, more_v) in zip(self.slots, other.slots, strict=True)
-        ]
-        self.lengths += other.lengths
+    def extend(self, *others: TapeCache) -> None:
+        """Take over the rows of `others`, behind these; they are of no use afterwards."""
+        every = (self, *others)
+        capacity = max(cache.capacity for cache in every)
+        for cache in every:
+            cache.reserve(capacity)
+        alike = zip(*(cache.slots for cache in every), strict=True)
+        self.slots = [(np.concatenate([k for k, _ in slots]), np.concatenate([v for _, v in slots])) for slots in alike]
+        self.lengths = tuple(length for cache in every for length in cache.lengths)
         self._describe()
 
     def can_truncate(self, lengths: Sequence[int]) -> bool:
