@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
-from _common import Figure, Goal, Limits, at_rest, interleaved, options, seconds, show
+from _common import Figure, Goal, Limits, Options, at_rest, interleaved, options, seconds, show
 from _engines import Generate, Prompts, Work, agreement, ours, prompt, saved, theirs
 
 import headway
+from headway.model import EngineName
 
+ENGINES: tuple[EngineName, ...] = ("modules", "tape")
 LENGTHS = (9, 96, 17, 64, 33, 12, 80, 48)
 NEW = 64
 
@@ -17,16 +20,22 @@ def main() -> None:
     chosen = options(__doc__, rounds=5)
     others, limits = at_rest(), Limits.measured()
     with saved(chosen, "fp32") as [folder]:
-        model = headway.load(folder, dtype="fp32")
-        prompts = [prompt(model, length, skip=700 * row) for row, length in enumerate(LENGTHS)]
-        engines = {"ours": ours(model), "theirs": theirs(folder, "fp32")}
-        runs = {name: partial(speed, generate, prompts) for name, generate in engines.items()}
-        samples = interleaved(runs, chosen.rounds)
-        same = agreement(*(generate(prompts, NEW) for generate in engines.values()))
+        figures = [figure(folder, engine, limits, chosen) for engine in ENGINES]
+    show(__doc__, figures, chosen, others, limits)
+
+
+def figure(folder: Path, engine: EngineName, limits: Limits, chosen: Options) -> Figure:
+    """Both sides on the same prompts."""
+    model = headway.load(folder, dtype="fp32", engine=engine)
+    prompts = [prompt(model, length, skip=700 * row) for row, length in enumerate(LENGTHS)]
+    engines = {"ours": ours(model), "theirs": theirs(folder, "fp32")}
+    runs = {name: partial(speed, generate, prompts) for name, generate in engines.items()}
+    samples = interleaved(runs, chosen.rounds)
+    same = agreement(*(generate(prompts, NEW) for generate in engines.values()))
     work = Work(model, limits)
     least = work.prefill(LENGTHS) + (NEW - 1) * work.step([length + NEW // 2 for length in LENGTHS])
-    figure = Figure(
-        what=f"{len(prompts)} at once, fp32",
+    return Figure(
+        what=f"{len(prompts)} at once, fp32, {engine}",
         unit="tokens/s",
         ours=samples["ours"],
         beside=samples["theirs"],
@@ -35,7 +44,6 @@ def main() -> None:
         goal=Goal("ratio", "at least", 1.5),
         remark=same,
     )
-    show(__doc__, [figure], chosen, others, limits)
 
 
 def speed(generate: Generate, prompts: Prompts) -> float:

@@ -9,8 +9,10 @@ from _common import Figure, Goal, Limits, Options, at_rest, interleaved, options
 from _engines import Generate, Prompts, Work, agreement, ours, prompt, saved, theirs
 
 import headway
+from headway.model import EngineName
 
 PROMPT, NEW = 64, 64
+ENGINES: tuple[EngineName, ...] = ("modules", "tape")
 GOALS = {"fp32": Goal("ratio", "at least", 1.15), "bf16": Goal("ratio", "at least", 1.5)}
 
 
@@ -18,19 +20,19 @@ def main() -> None:
     chosen = options(__doc__, rounds=5)
     others, limits = at_rest(), Limits.measured()
     with saved(chosen, "fp32") as [folder]:
-        figures = [figure(folder, dtype, limits, chosen) for dtype in GOALS]
+        figures = [figure(folder, dtype, engine, limits, chosen) for engine in ENGINES for dtype in GOALS]
     show(__doc__, figures, chosen, others, limits)
 
 
-def figure(folder: Path, dtype: str, limits: Limits, chosen: Options) -> Figure:
-    """Both engines in one dtype."""
-    model = headway.load(folder, dtype=dtype)
+def figure(folder: Path, dtype: str, engine: EngineName, limits: Limits, chosen: Options) -> Figure:
+    """Both sides in one dtype."""
+    model = headway.load(folder, dtype=dtype, engine=engine)
     prompts = [prompt(model, PROMPT)]
     engines = {"ours": ours(model), "theirs": theirs(folder, dtype)}
     runs = {name: partial(speed, generate, prompts) for name, generate in engines.items()}
     samples = interleaved(runs, chosen.rounds)
     return Figure(
-        what=f"decode, {dtype}",
+        what=f"decode, {dtype}, {engine}",
         unit="tokens/s",
         ours=samples["ours"],
         beside=samples["theirs"],
