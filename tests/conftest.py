@@ -11,7 +11,6 @@ import pytest
 from headway.checkpoint import shelf
 from headway.errors import CheckpointError
 
-
 # Whoever runs the tests in the background ignores Ctrl-C, and what we start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
