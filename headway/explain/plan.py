@@ -26,6 +26,9 @@ from headway.spec.state import State, states
 CHUNK = 512  # prompt tokens that generation computes at a time
 
 
+MOST_ROWS = 1_000_000  # sequences at once that a plan counts; each is a place of the clock
+
+
 @dataclass(frozen=True, kw_only=True)
 class Held:
     """Parameters of one type."""
@@ -128,8 +131,8 @@ def plan(
     """
     context = spec.decoder.context
     tokens = tokens or context
-    _require("tokens", tokens, context)
-    _require("batch", batch)
+    _require("tokens", tokens, context, "the model's context")
+    _require("batch", batch, MOST_ROWS, "the largest batch")
     _require("chunk", chunk)
     owned = shapes(spec)
     dtypes = dtype if isinstance(dtype, Mapping) else dict.fromkeys(owned, parse_dtype(dtype))
@@ -296,8 +299,8 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _require(name: str, value: int, most: int | None = None) -> None:
+def _require(name: str, value: int, most: int | None = None, limit: str = "") -> None:
     if value < 1:
         raise RequestError(f"{name} = {value} is not a count; give 1 or more")
     if most is not None and value > most:
-        raise RequestError(f"{name} = {value} is more than the model's context of {most}; give at most that many")
+        raise RequestError(f"{name} = {value} is more than {limit} of {most}; give at most that many")

@@ -12,7 +12,7 @@ import torch
 
 import headway
 from headway.checkpoint.files import Store
-from headway.errors import CheckpointError, HeadwayError
+from headway.errors import CheckpointError, HeadwayError, RequestError
 from headway.explain import Plan, measure, outline_of, plan
 from headway.explain.plan import pairs, prefill_flops
 from headway.loader import load_network
@@ -209,3 +209,9 @@ def test_smollm2_is_planned_to_the_byte(smollm2_gguf: Path) -> None:
     real = measure(load_network(smollm2_gguf).network, planned)
     assert (planned.weight_bytes, planned.cache_bytes) == (real.weight_bytes, real.cache_bytes)
     assert (planned.prefill, planned.decode) == (real.prefill, real.decode)
+
+
+def test_a_batch_beyond_any_machine_is_one_clear_line() -> None:
+    with pytest.raises(RequestError, match="batch = 100000000000000") as caught:
+        plan(ZOO["rotary"], tokens=10, batch=10**14)
+    assert "\n" not in str(caught.value)
