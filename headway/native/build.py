@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -13,8 +14,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-
-from filelock import FileLock
 
 from headway.checkpoint import place
 
@@ -66,28 +65,64 @@ def usable_sets() -> tuple[str, ...]:
 
 def extra_flags() -> tuple[str, ...]:
     """Flags of the compiler that HEADWAY_NATIVE_FLAGS adds: a sanitizer's, say."""
-    return tuple(shlex.split(os.environ.get("HEADWAY_NATIVE_FLAGS", "")))
+    return tuple(_words("HEADWAY_NATIVE_FLAGS", os.environ.get("HEADWAY_NATIVE_FLAGS", "")))
 
 
 def build(extra: Sequence[str] = ()) -> Path:
-    """The library, built now unless it is there; several processes may ask at once.
+    """The library, built now unless it is there whole; several processes may ask at once.
 
     Raises BuildError when there is no compiler, it fails, or the cache cannot be written.
     """
     target = library_path(extra)
-    if target.is_file():
+    if _is_whole(target):
         return target
-    compiler = _compiler()
+    chosen = compiler()
+    from filelock import FileLock  # here, since wheels are built where it need not be installed
+
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{target}.lock"):
-            if not target.is_file():
-                with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-                    made = compile_library(compiler, Path(folder), usable_sets(), extra)
-                    os.replace(made, target)
-    except OSError as error:
-        raise BuildError(f"the native library cannot be kept in {target.parent}: {error.strerror or error}") from None
+            if not _is_whole(target):
+                _clear(target)
+                place.note("headway: compiling its native library, once ...")
+                with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.stem}-") as folder:
+                    _keep(compile_library(chosen, Path(folder), usable_sets(), extra), target)
+    except (OSError, NotImplementedError) as error:
+        raise BuildError(f"the native library cannot be kept in {target.parent}: {_said(error)}") from None
     return target
+
+
+def _keep(made: Path, target: Path) -> None:
+    """Moves a library that loads to its place, and then seals it: without a seal it counts as half written."""
+    try:
+        ctypes.CDLL(str(made))
+    except OSError as error:
+        raise BuildError(f"the native library does not load: {_said(error)}") from None
+    seal = made.with_suffix(".seal")
+    seal.write_text(_digest(made), encoding="ascii")
+    os.replace(made, target)
+    os.replace(seal, target.with_suffix(".seal"))
+
+
+def _is_whole(target: Path) -> bool:
+    try:
+        return target.with_suffix(".seal").read_text(encoding="ascii", errors="replace") == _digest(target)
+    except OSError:
+        return False
+
+
+def _clear(target: Path) -> None:
+    """Removes what a build that was cut short left behind; whoever calls this holds the lock."""
+    for left in target.parent.glob(f"{target.stem}-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _said(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def compile_library(compiler: Sequence[str], folder: Path, sets: Sequence[str], extra: Sequence[str] = ()) -> Path:
@@ -110,6 +145,8 @@ def compile_library(compiler: Sequence[str], folder: Path, sets: Sequence[str], 
     command = [*compiler, "-shared", "-o", str(made), *objects, "-lm", "-pthread", *extra]
     if error := _finish(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)):
         raise BuildError(f"{compiler[0]} cannot link the native library: {error}")
+    if not made.is_file():
+        raise BuildError(f"{compiler[0]} says that all went well, but made no library")
     return made
 
 
@@ -129,10 +166,12 @@ def _finish(job: subprocess.Popen[str]) -> str:
     return next((line for line in lines if "error" in line), lines[-1])
 
 
-def _compiler() -> list[str]:
+def compiler() -> list[str]:
+    """The command of the C compiler: CC, else the first on PATH. BuildError when there is none."""
     if sys.platform == "win32":
         raise BuildError("the native library is not built on Windows")
-    if chosen := shlex.split(os.environ.get("CC", "")):
+    if named := os.environ.get("CC", "").strip():
+        chosen = _words("CC", named)
         if shutil.which(chosen[0]):
             return chosen
         raise BuildError(f"CC={chosen[0]} is not a program on PATH")
@@ -140,6 +179,13 @@ def _compiler() -> list[str]:
         if found := shutil.which(name):
             return [found]
     raise BuildError("no C compiler on PATH (cc, gcc, clang)")
+
+
+def _words(name: str, value: str) -> list[str]:
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        raise BuildError(f"{name}={value} is no command line: {error}") from None
 
 
 def _machine() -> str:

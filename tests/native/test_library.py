@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -44,14 +46,83 @@ def test_without_a_compiler_there_is_none_and_a_reason(tmp_path: Path) -> None:
     assert told.strip() == "False | no C compiler on PATH (cc, gcc, clang)"
 
 
-def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
-    broken = tmp_path / "cc"
-    broken.write_text("#!/bin/sh\necho 'kernels.c:1: error: no such luck' >&2\nexit 1\n")
-    broken.chmod(0o755)
-    told = ask(HEADWAY_HOME=str(tmp_path / "home"), CC=str(broken), PATH="/usr/bin:/bin")
-    assert told.startswith("False | ")
-    assert "error: no such luck" in told
-    assert not list((tmp_path / "home" / "native").glob("*.so"))
+def compiler(folder: Path, links: str, compiles: str = 'touch "$out"') -> str:
+    """A compiler that notes in `calls` when it links, and does what these lines of shell say; $out is what -o names."""
+    script = folder / "fake-cc"
+    script.write_text(
+        f"""#!/bin/sh
+for word in "$@"; do [ "$before" = -o ] && out=$word; before=$word; done
+case "$*" in
+*-shared*) echo link >> {folder}/calls; {links};;
+*) {compiles};;
+esac
+"""
+    )
+    script.chmod(0o755)
+    return str(script)
+
+
+def kept(home: Path) -> list[str]:
+    """What lies in the cache, by the ends of the names."""
+    return sorted(path.suffix for path in (home / "native").glob("*"))
+
+
+WHOLE = sorted([".lock", ".seal", build._suffix()])
+
+
+@pytest.mark.parametrize(
+    ("links", "compiles", "reason"),
+    [
+        ("exit 1", "echo 'kernels.c:1: error: no such luck' >&2; exit 1", "error: no such luck"),
+        ("exit 1", "kill -9 $$", "it ended with -9"),
+        ("echo half > $out; echo 'ld: error: disk full' >&2; exit 1", "exit 0", "cannot link .* disk full"),
+        ("exit 0", "exit 0", "made no library"),
+        ("echo no library > $out", "exit 0", "the native library does not load: .*"),
+    ],
+)
+def test_a_compiler_that_fails_is_quoted_and_nothing_is_kept(
+    tmp_path: Path, links: str, compiles: str, reason: str
+) -> None:
+    told = ask(HEADWAY_HOME=str(tmp_path / "home"), CC=compiler(tmp_path, links, compiles), PATH="/usr/bin:/bin")
+    assert re.fullmatch(rf"False \| .*{reason}.*\n", told)
+    assert kept(tmp_path / "home") == [".lock"]
+
+
+@pytest.mark.parametrize("command", ["no-such-compiler", "'unclosed", "/"])
+def test_a_compiler_that_is_none_is_named(tmp_path: Path, command: str) -> None:
+    told = ask(HEADWAY_HOME=str(tmp_path), CC=command, PATH="/usr/bin:/bin")
+    assert re.fullmatch(rf"False \| .*CC={re.escape(command)}.*\n", told)
+
+
+def test_what_a_build_that_was_cut_short_left_is_built_anew(library: Library, tmp_path: Path) -> None:
+    told = {"HEADWAY_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
+    slow = compiler(tmp_path, f"cp {library.file} $out; sleep 5")
+    process = subprocess.Popen([sys.executable, "-c", ASK], env={"PYTHONPATH": str(ROOT), "CC": slow, **told})
+    while not (tmp_path / "calls").exists():
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert len(kept(tmp_path / "home")) == 2  # the lock and the folder of the build
+    good = compiler(tmp_path, f"cp {library.file} $out")
+    assert ask(CC=good, **told) == "True | \n"
+    assert kept(tmp_path / "home") == WHOLE
+    assert ask(CC="no-such-compiler", **told) == "True | \n"
+
+
+@pytest.mark.parametrize("damage", ["half", "zeros", "no seal"])
+def test_a_damaged_library_is_never_loaded(library: Library, tmp_path: Path, damage: str) -> None:
+    told = {"HEADWAY_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
+    good = compiler(tmp_path, f"cp {library.file} $out")
+    ask(CC=good, **told)
+    file = next((tmp_path / "home" / "native").glob(f"*{build._suffix()}"))
+    whole = file.read_bytes()
+    if damage == "no seal":
+        file.with_suffix(".seal").unlink()
+    else:
+        file.write_bytes(whole[: len(whole) // 2] if damage == "half" else bytes(len(whole)))
+    assert ask(CC="no-such-compiler", **told) == "False | CC=no-such-compiler is not a program on PATH\n"
+    assert ask(CC=good, **told) == "True | \n"
+    assert file.read_bytes() == whole
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -71,21 +142,13 @@ def test_loading_needs_no_torch(library: Library) -> None:
     assert told.split() == ["True", "|", "False"]
 
 
-def test_several_who_build_at_once_get_one_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = []
-
-    def compile_slowly(compiler: object, folder: Path, *rest: object) -> Path:
-        started.append(folder)
-        made = folder / "made"
-        made.write_bytes(b"library")
-        return made
-
-    monkeypatch.setenv("HEADWAY_HOME", str(tmp_path))
-    monkeypatch.setattr(build, "compile_library", compile_slowly)
-    with ThreadPoolExecutor(4) as threads:
-        paths = set(threads.map(lambda _: build.build(), range(8)))
-    assert len(paths) == len(started) == 1
-    assert [path.read_bytes() for path in paths] == [b"library"]
+def test_several_who_build_at_once_get_one_library(library: Library, tmp_path: Path) -> None:
+    slow = compiler(tmp_path, f"sleep 0.5; cp {library.file} $out")
+    told = {"HEADWAY_HOME": str(tmp_path / "home"), "CC": slow, "PATH": "/usr/bin:/bin"}
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(lambda _: ask(**told), range(3))) == ["True | \n"] * 3
+    assert (tmp_path / "calls").read_text() == "link\n"
+    assert kept(tmp_path / "home") == WHOLE
 
 
 def test_another_version_of_the_sources_is_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
