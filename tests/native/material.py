@@ -84,13 +84,24 @@ def _gguf(library: Library, name: str, rows: int, cols: int, random: np.random.G
 
 
 def rounded(x: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Activations as the quantised kernels see them: bytes times a scale for each 32 columns."""
+    """Activations as the quantised kernels see them: bytes times a scale for each 32 columns, and where one number
+    holds more than half of a block's sum of squares, what is left over rounded once more.
+    """
     n, cols = x.shape
     blocks = np.pad(x, ((0, 0), (0, -cols % 32))).reshape(n, -1, 32)
+    scaled, q, scale = _bytes(blocks)
+    seen = q.astype(np.float64) * scale
+    uneven = (scale > 0) & ((scaled**2).sum(-1, keepdims=True) < 2 * 127**2)
+    _, rest, rest_scale = _bytes(((scaled - q) * scale).astype(np.float32))
+    return np.where(uneven, seen + rest.astype(np.float64) * rest_scale, seen).reshape(n, -1)[:, :cols]
+
+
+def _bytes(blocks: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """Blocks [..., 32] made to reach 127, the same as whole numbers, and what one of these stands for."""
     most = np.abs(blocks).max(-1, keepdims=True)
-    by = np.where(most > 1e-30, np.float32(127) / np.where(most > 1e-30, most, 1), 0).astype(np.float32)
-    q = np.rint(blocks * by)
-    return (q.astype(np.float64) * (most * np.float32(1 / 127))).reshape(n, -1)[:, :cols]
+    live = most > 1e-30
+    scaled = blocks * np.where(live, np.float32(127) / np.where(live, most, np.float32(1)), np.float32(0))
+    return scaled, np.rint(scaled), np.where(live, most * np.float32(1 / 127), np.float32(0))
 
 
 def linear(library: Library, pool: Pool, matrix: Matrix, x: NDArray[np.float32], **options: Any) -> NDArray[np.float32]:

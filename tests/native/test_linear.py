@@ -19,7 +19,10 @@ SHAPES = {"rows": st.integers(1, 40), "cols": st.integers(1, 300), "n": st.sampl
 
 
 def activations(n: int, cols: int, seed: int = 1) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((n, cols), np.float32)
+    """Random numbers [n, cols], of which some outweigh all others near them, as in language models."""
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((n, cols), np.float32)
+    return np.where(random.random(x.shape) < 0.02, 30 * x, x)
 
 
 def assert_close(y: np.ndarray, x: np.ndarray, floats: np.ndarray, part: float = 2e-6) -> None:

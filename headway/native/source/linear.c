@@ -44,9 +44,9 @@ static void packed_rows(const linear_run *run, int which, int64_t from, int64_t 
     for (int64_t row = from; row < to; row += 8) {
         const uint8_t *w = (const uint8_t *)m->data + row / 8 * l->octet;
         if (!m->packed) hw_pack_octet(m, l, row / 8, scratch), w = scratch;
-        for (int64_t j = 0; j < run->n; j += TILE) {
-            int64_t count = run->n - j < TILE ? run->n - j : TILE;
-            dot(w, l, run->x, j, count, out);
+        for (int64_t tile = 0; tile < run->x.tiles; tile++) {
+            int64_t j = tile * TILE, count = run->n - j < TILE ? run->n - j : TILE;
+            dot(w, l, run->x, tile, count, out);
             for (int64_t i = 0; i < count; i++) finish(run->args, t, row, j + i, f8_load(out + 8 * i));
         }
     }
@@ -107,14 +107,12 @@ static int64_t rows_for_piece(const hw_matrix *m, const hw_layout *l, int64_t n)
     return unit * (units < 1 ? 1 : units);
 }
 
-typedef struct round_run { const hw_linear_args *args; rounded x; int64_t n, cols, blocks; } round_run;
+typedef struct round_run { const hw_linear_args *args; rounded x; int64_t cols, blocks; } round_run;
 
-#define ROUND_ROWS 8
-
-static void round_piece(void *context, int64_t piece, int32_t thread) {
+static void round_tile(void *context, int64_t tile, int32_t thread) {
     (void)thread;
     const round_run *r = context;
-    for (int64_t j = piece * ROUND_ROWS; j < (piece + 1) * ROUND_ROWS && j < r->n; j++) {
+    for (int64_t j = tile * TILE; j < (tile + 1) * TILE && j < r->x.n; j++) {
         round_row(r->args->x + j * r->args->x_stride, r->cols, r->blocks, r->x, j);
     }
 }
@@ -134,9 +132,9 @@ static void linear(const void *args, hw_pool *pool) {
     }
     run.scratch = (uint8_t *)a->work + up(rounded_bytes(run.n, run.blocks), 64);
     if (run.blocks) {
-        run.x = (rounded){a->work, run.n};
-        round_run rounding = {a, run.x, run.n, a->target[0].matrix->cols, run.blocks};
-        hw_share(pool, round_piece, &rounding, (run.n + ROUND_ROWS - 1) / ROUND_ROWS);
+        run.x = rounded_in(a->work, run.n, run.blocks);
+        round_run rounding = {a, run.x, a->target[0].matrix->cols, run.blocks};
+        hw_share(pool, round_tile, &rounding, run.x.tiles);
     }
     if (run.n > 0) hw_share(pool, linear_piece, &run, pieces);
 }

@@ -6,7 +6,6 @@
 
 #define I4_ZEROS 102 /* HW_I4 with a zero for each group, a format of its own here */
 #define AHEAD 2048   /* bytes fetched before they are needed: with it 20 GB/s from memory, without 15 */
-#define TILE 64      /* activation rows for which weights are unpacked once */
 
 typedef struct scales {
     f8 scale;   /* of each of the eight rows; Q6_K: in the first half of the block */
@@ -65,50 +64,56 @@ ALWAYS f8 add_block(int format, const planes *w, const scales *s, const bytes32 
     return f8_fma(f8_mul(s->scale, d), dot, sum);
 }
 
-/* One activation row of `n`: the sum stays in a register. */
-ALWAYS f8 octet_one(int format, const uint8_t *w, const hw_layout *l, const bytes32 *x, int64_t n) {
+/* One activation row, the first of tile `tile`: the sum stays in a register. */
+ALWAYS f8 octet_one(int format, const uint8_t *w, const hw_layout *l, rounded x, int64_t tile) {
     f8 sum = f8_zero();
-    for (int64_t g = l->groups; g > 0; g--) {
+    const second *list = x.seconds + tile;
+    for (int64_t g = l->groups, at = tile * TILE; g > 0; g--) {
         const uint8_t *header = w;
         w += l->header;
-        for (int64_t b = 0; b < l->blocks; b++, x += n) {
+        for (int64_t b = 0; b < l->blocks; b++, at += x.n, list += x.tiles) {
             const scales s = scales_of(format, header, b);
             planes p;
             for (int line = 0; line < bits_of(format) / 2; line++) __builtin_prefetch(w + AHEAD + 64 * line);
             planes_load(&p, w, bits_of(format));
             w += 32 * bits_of(format);
-            sum = add_block(format, &p, &s, x, sum);
+            sum = add_block(format, &p, &s, x.blocks + at, sum);
+            if (list->count) sum = add_block(format, &p, &s, x.rest + at, sum);
         }
     }
     return sum;
 }
 
-/* `count` rows: out[count][8]. */
-ALWAYS void octet_many(int format, const uint8_t *w, const hw_layout *l, const bytes32 *x, int64_t n, int64_t count, float *out) {
+/* `count` rows, those of tile `tile`: out[count][8]. */
+ALWAYS void octet_many(int format, const uint8_t *w, const hw_layout *l, rounded x, int64_t tile, int64_t count, float *out) {
     memset(out, 0, (size_t)count * 32);
-    for (int64_t g = l->groups; g > 0; g--) {
+    const second *list = x.seconds + tile;
+    for (int64_t g = l->groups, at = tile * TILE; g > 0; g--) {
         const uint8_t *header = w;
         w += l->header;
-        for (int64_t b = 0; b < l->blocks; b++, x += n) {
+        for (int64_t b = 0; b < l->blocks; b++, at += x.n, list += x.tiles) {
             const scales s = scales_of(format, header, b);
             planes p;
             planes_load(&p, w, bits_of(format));
             w += 32 * bits_of(format);
-            float *at = out;
-            for (const bytes32 *row = x; row < x + count; row++, at += 8) {
-                f8_store(at, add_block(format, &p, &s, row, f8_load(at)));
+            for (int64_t i = 0; i < count; i++) {
+                f8_store(out + 8 * i, add_block(format, &p, &s, x.blocks + at + i, f8_load(out + 8 * i)));
+            }
+            for (int64_t i = 0; i < list->count; i++) {
+                int64_t row = list->row[i];
+                f8_store(out + 8 * row, add_block(format, &p, &s, x.rest + at + row, f8_load(out + 8 * row)));
             }
         }
     }
 }
 
-/* Eight weight rows at `w` times activation rows from .. from + count - 1: out[count][8]. */
-typedef void octet_function(const uint8_t *w, const hw_layout *l, rounded x, int64_t from, int64_t count, float *out);
+/* Eight weight rows at `w` times the `count` activation rows of a tile: out[count][8]. */
+typedef void octet_function(const uint8_t *w, const hw_layout *l, rounded x, int64_t tile, int64_t count, float *out);
 
 #define OCTET(name, format)                                                                                           \
-    static void octet_##name(const uint8_t *w, const hw_layout *l, rounded x, int64_t from, int64_t count, float *out) { \
-        if (count == 1) f8_store(out, octet_one(format, w, l, x.blocks + from, x.n));                                 \
-        else octet_many(format, w, l, x.blocks + from, x.n, count, out);                                              \
+    static void octet_##name(const uint8_t *w, const hw_layout *l, rounded x, int64_t tile, int64_t count, float *out) { \
+        if (count == 1) f8_store(out, octet_one(format, w, l, x, tile));                                              \
+        else octet_many(format, w, l, x, tile, count, out);                                                           \
     }
 OCTET(q4_0, HW_Q4_0)
 OCTET(q4_1, HW_Q4_1)
