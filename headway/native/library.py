@@ -12,7 +12,7 @@ from typing import Any
 from headway.native import build, cores
 from headway.native.structs import ARGS, AttentionArgs, LinearArgs, MatrixStruct, Op, StepStruct
 
-ABI = 1
+ABI = 2
 
 
 class Library:

@@ -135,6 +135,8 @@ class CacheStruct(ctypes.Structure):
         ("v_row", c_int64),
         ("v_head", c_int64),
         ("rows", c_int64),
+        ("k_scale", c_void_p),
+        ("v_scale", c_void_p),
     )
 
 

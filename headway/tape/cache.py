@@ -13,7 +13,9 @@ from headway.errors import RequestError
 from headway.native.structs import CacheStruct, Format
 from headway.spec.state import KeyValueState
 
-STORAGE = {Format.F32: np.float32, Format.F16: np.float16, Format.BF16: np.uint16}
+STORAGE = {Format.F32: np.float32, Format.F16: np.float16, Format.BF16: np.uint16, Format.I8: np.int8}
+
+Slot = tuple[NDArray[Any], ...]  # keys and values [rows, kv_heads, room, dim]; as bytes, their scales too, dim 1
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Snapshot:
 
     lengths: tuple[int, ...]
     capacity: int
-    arrays: tuple[tuple[NDArray[Any], NDArray[Any]], ...]
+    arrays: tuple[Slot, ...]
 
 
 class TapeCache:
@@ -33,7 +35,7 @@ class TapeCache:
     """
 
     def __init__(self, states: Sequence[KeyValueState], rows: int, capacity: int, format: Format = Format.F32) -> None:
-        """An empty cache for `rows` sequences of up to `capacity` tokens, in float32, float16 or bfloat16."""
+        """An empty cache for `rows` sequences of up to `capacity` tokens, in float32, float16, bfloat16 or int8."""
         self.states, self.format, self.capacity = tuple(states), format, capacity
         self.lengths: tuple[int, ...] = (0,) * rows
         self.version = 0
@@ -70,8 +72,8 @@ class TapeCache:
         self.capacity = capacity
         # A ring shorter than its window has not turned yet, so places stay where they are.
         self.slots = [
-            (_grown(k, self.room(state)), _grown(v, self.room(state)))
-            for state, (k, v) in zip(self.states, self.slots, strict=True)
+            tuple(_grown(array, self.room(state)) for array in slot)
+            for state, slot in zip(self.states, self.slots, strict=True)
         ]
         self._describe()
 
@@ -80,7 +82,7 @@ class TapeCache:
         rows = list(rows)
         if rows == list(range(self.rows)):
             return
-        self.slots = [(k[rows], v[rows]) for k, v in self.slots]
+        self.slots = [tuple(array[rows] for array in slot) for slot in self.slots]
         self.lengths = tuple(self.lengths[row] for row in rows)
         self._describe()
 
@@ -96,7 +98,7 @@ class TapeCache:
         for cache in every:
             cache.reserve(capacity)
         alike = zip(*(cache.slots for cache in every), strict=True)
-        self.slots = [(np.concatenate([k for k, _ in slots]), np.concatenate([v for _, v in slots])) for slots in alike]
+        self.slots = [tuple(np.concatenate(arrays) for arrays in zip(*slots, strict=True)) for slots in alike]
         self.lengths = tuple(length for cache in every for length in cache.lengths)
         self._describe()
 
@@ -115,30 +117,30 @@ class TapeCache:
 
     def snapshot(self) -> Snapshot:
         """A copy to come back to."""
-        return Snapshot(self.lengths, self.capacity, tuple((k.copy(), v.copy()) for k, v in self.slots))
+        return Snapshot(self.lengths, self.capacity, tuple(map(_copied, self.slots)))
 
     def restore(self, snapshot: Snapshot) -> None:
         """Be again what `snapshot` copied; the snapshot stays good for another time."""
-        self.slots = [(k.copy(), v.copy()) for k, v in snapshot.arrays]
+        self.slots = [_copied(slot) for slot in snapshot.arrays]
         self.lengths, self.capacity = snapshot.lengths, snapshot.capacity
         self._describe()
 
-    def _empty(self, state: KeyValueState, rows: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        storage, room = STORAGE[self.format], self.room(state)
-        return (
-            np.zeros((rows, state.kv_heads, room, state.head_dim), storage),
-            np.zeros((rows, state.kv_heads, room, state.value_dim), storage),
-        )
+    def _empty(self, state: KeyValueState, rows: int) -> Slot:
+        storage, shape = STORAGE[self.format], (rows, state.kv_heads, self.room(state))
+        kept = tuple(np.zeros((*shape, dim), storage) for dim in (state.head_dim, state.value_dim))
+        scales = tuple(np.zeros((*shape, 1), np.float32) for _ in kept) if self.format is Format.I8 else ()
+        return kept + scales
 
     def _describe(self) -> None:
         self.structs = (CacheStruct * len(self.slots))(
-            *(describe(state, k, v, self.format) for state, (k, v) in zip(self.states, self.slots, strict=True))
+            *(describe(state, slot, self.format) for state, slot in zip(self.states, self.slots, strict=True))
         )
         self.version += 1
 
 
-def describe(state: KeyValueState, k: NDArray[Any], v: NDArray[Any], format: Format) -> CacheStruct:
-    """Keys [rows, kv_heads, room, head_dim] and values as native calls take them."""
+def describe(state: KeyValueState, slot: Slot, format: Format) -> CacheStruct:
+    """The memory of a slot as native calls take it."""
+    k, v, *scales = slot
     rows, heads, room, _ = k.shape
     return CacheStruct(
         k=k.ctypes.data,
@@ -153,7 +155,12 @@ def describe(state: KeyValueState, k: NDArray[Any], v: NDArray[Any], format: For
         v_row=heads * room * state.value_dim,
         v_head=room * state.value_dim,
         rows=rows,
+        **{name: scale.ctypes.data for name, scale in zip(("k_scale", "v_scale"), scales, strict=False)},
     )
+
+
+def _copied(slot: Slot) -> Slot:
+    return tuple(array.copy() for array in slot)
 
 
 def _grown(array: NDArray[Any], room: int) -> NDArray[Any]:

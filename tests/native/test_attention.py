@@ -14,7 +14,7 @@ from headway.native.library import Library, Pool
 from headway.native.program import Program
 from headway.native.structs import CacheStruct, Format, Op
 
-STORAGE = {Format.F32: np.float32, Format.F16: np.float16, Format.BF16: np.uint16}
+STORAGE = {Format.F32: np.float32, Format.F16: np.float16, Format.BF16: np.uint16, Format.I8: np.int8}
 
 
 def values(*shape: int, seed: int) -> np.ndarray:
@@ -28,6 +28,9 @@ def stored(x: np.ndarray, kind: Format) -> np.ndarray:
     if kind is Format.BF16:
         bits = x.view(np.uint32)
         return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16).view(np.float32)
+    if kind is Format.I8:
+        most = np.abs(x).max(-1, keepdims=True)
+        return np.rint(x * (np.float32(127) / most)) * (most * np.float32(1 / 127))
     return x
 
 
@@ -61,7 +64,10 @@ class Case:
         caches = [
             np.zeros((rows, self.kv_heads, self.room, dim), STORAGE[self.kind]) for dim in (self.dim, self.value_dim)
         ]
+        scales = [np.zeros((rows, self.kv_heads, self.room), np.float32) for _ in caches]
         struct = CacheStruct(
+            k_scale=scales[0].ctypes.data,
+            v_scale=scales[1].ctypes.data,
             k=caches[0].ctypes.data,
             v=caches[1].ctypes.data,
             format=int(self.kind),

@@ -90,7 +90,12 @@ static item item_of(const attention_run *run, int64_t index) {
 }
 
 /* Keys and values from position `p` on that lie side by side. */
-typedef struct stretch { const uint8_t *k, *v; int64_t k_stride, v_stride, count; int format; } stretch;
+typedef struct stretch {
+    const uint8_t *k, *v;
+    int64_t k_stride, v_stride, count;
+    int format;
+    const float *k_scale, *v_scale; /* [count], of bytes */
+} stretch;
 
 static stretch stretch_at(const hw_attention_args *a, const item *it, int64_t p, int64_t end) {
     const hw_cache *c = a->cache;
@@ -99,14 +104,16 @@ static stretch stretch_at(const hw_attention_args *a, const item *it, int64_t p,
         int64_t index = it->first + p - it->start;
         return (stretch){(const uint8_t *)(a->fresh_k + index * a->fresh_k_stride + it->kv * c->head_dim),
                          (const uint8_t *)(a->fresh_v + index * a->fresh_v_stride + it->kv * c->value_dim),
-                         a->fresh_k_stride * 4, a->fresh_v_stride * 4, count, HW_F32};
+                         a->fresh_k_stride * 4, a->fresh_v_stride * 4, count, HW_F32, NULL, NULL};
     }
     if (a->fresh_k && count > it->start - p) count = it->start - p;
     int64_t place = p % c->room, size = size_of(c->format);
     if (count > c->room - place) count = c->room - place;
+    int64_t scale = (it->row * c->kv_heads + it->kv) * c->room + place;
     return (stretch){(const uint8_t *)c->k + (it->row * c->k_row + it->kv * c->k_head + place * c->head_dim) * size,
                      (const uint8_t *)c->v + (it->row * c->v_row + it->kv * c->v_head + place * c->value_dim) * size,
-                     c->head_dim * size, c->value_dim * size, count, c->format};
+                     c->head_dim * size, c->value_dim * size, count, c->format,
+                     c->format == HW_I8 ? c->k_scale + scale : NULL, c->format == HW_I8 ? c->v_scale + scale : NULL};
 }
 
 static void fetch_queries(const attention_run *run, const item *it, float *q, int64_t dim) {
@@ -118,6 +125,11 @@ static void fetch_queries(const attention_run *run, const item *it, float *q, in
             f8_store_part(q + r * dim + i, f8_mul(f8_load_part(from + i, left), f8_set(a->scale)), left);
         }
     }
+}
+
+/* Numbers of a tile's keys or values, in bytes until now, to what these stand for. */
+static void rescale(const float *scale, int64_t count, float *s) {
+    for (int64_t i = 0; i < count; i++) s[i] *= scale[i];
 }
 
 /* Softcap, bias and slope on the scores of keys p .. p + count - 1; both come after the scale. */
@@ -215,8 +227,10 @@ static void gather_keys(const attention_run *run, const item *it, int64_t from, 
             if (high <= low) low = high = 0;
             float *row = scores + r * KEYS;
             for (int64_t i = s.count; i < up(s.count, 8); i++) row[i] = 0;
+            if (s.k_scale) rescale(s.k_scale, s.count, row);
             if (high) adjust(a, it->head + r % it->heads, it->token + token, p, s.count, row);
             weigh(row, low, high, s.count, g, r, value_stride);
+            if (s.v_scale) rescale(s.v_scale, s.count, row);
         }
         blend(c, &s, scores, it->rows, far, g.values, value_stride);
         p += s.count;

@@ -17,7 +17,7 @@
 
 #include <stdint.h>
 
-#define HW_ABI 1
+#define HW_ABI 2
 
 #pragma GCC visibility push(default)
 
@@ -120,14 +120,16 @@ typedef struct hw_rotary_args {
     int64_t table_rows;
 } hw_rotary_args;
 
-/* Where keys and values are kept: [cache_rows, kv_heads, room, head_dim] each; position p lies at p mod room. */
+/* Where keys and values are kept: [cache_rows, kv_heads, room, head_dim] each; position p lies at p mod room.
+ * HW_I8: bytes, and a scale for each key and value in `k_scale` and `v_scale` [cache_rows, kv_heads, room]. */
 typedef struct hw_cache {
     void *k, *v;
-    int32_t format;      /* HW_F32, HW_F16 or HW_BF16 */
+    int32_t format;      /* HW_F32, HW_F16, HW_BF16 or HW_I8 */
     int32_t kv_heads, head_dim, value_dim;
     int64_t room;
     int64_t k_row, k_head, v_row, v_head; /* elements from row to row and from head to head */
     int64_t rows;
+    float *k_scale, *v_scale; /* HW_I8, else null */
 } hw_cache;
 
 /* Writes keys [n, kv_heads * head_dim] and values [n, kv_heads * value_dim] of new tokens to their places. */

@@ -6,9 +6,9 @@
 #include "simd.h"
 
 #include "elementary.c"
+#include "rounding.c"
 #include "ops.c"
 #include "top.c"
-#include "rounding.c"
 #include "linear_packed.c"
 #include "linear_float.c"
 #include "linear.c"

@@ -1,4 +1,4 @@
-/* Matrices of F32, F16 and BF16: dot products for few rows, tiles of 6 x 16 for many.
+/* Matrices of F32, F16 and BF16 (and bytes, of a cache): dot products for few rows, tiles of 6 x 16 for many.
  *
  * dots: 4 weight rows x 3 activation rows along the columns, straight from where the weights lie.
  * mix:  sums of rows, c[m][16] += a[m][k] b[k][16]: twelve sums stay in registers while b streams through; `b` is a
@@ -13,10 +13,11 @@
 ALWAYS f8 load_as(int format, const uint8_t *base, int64_t at) {
     if (format == HW_F32) return f8_load((const float *)base + at);
     if (format == HW_F16) return f8_load_half((const uint16_t *)base + at);
+    if (format == HW_I8) return f8_load_i8((const int8_t *)base + at);
     return f8_load_bfloat((const uint16_t *)base + at);
 }
 
-ALWAYS int64_t size_of(int format) { return format == HW_F32 ? 4 : 2; }
+ALWAYS int64_t size_of(int format) { return format == HW_F32 ? 4 : format == HW_I8 ? 1 : 2; }
 
 ALWAYS f8 load_part_as(int format, const uint8_t *base, int64_t at, int64_t count) {
     if (count >= 8) return load_as(format, base, at);
@@ -73,6 +74,7 @@ static void dots(int format, const void *w, int64_t w_stride, int64_t rows, int6
     switch (format) {
     case HW_F32: dots_as(HW_F32, w, w_stride, rows, cols, x, x_stride, n, y, y_stride); break;
     case HW_F16: dots_as(HW_F16, w, w_stride, rows, cols, x, x_stride, n, y, y_stride); break;
+    case HW_I8: dots_as(HW_I8, w, w_stride, rows, cols, x, x_stride, n, y, y_stride); break;
     default: dots_as(HW_BF16, w, w_stride, rows, cols, x, x_stride, n, y, y_stride);
     }
 }
@@ -132,6 +134,7 @@ static void mix(int format, int64_t rows, const float *a, int64_t a_stride, cons
     switch (format) {
     case HW_F32: mix_as(HW_F32, rows, a, a_stride, b, b_stride, depth, c, c_stride, width); break;
     case HW_F16: mix_as(HW_F16, rows, a, a_stride, b, b_stride, depth, c, c_stride, width); break;
+    case HW_I8: mix_as(HW_I8, rows, a, a_stride, b, b_stride, depth, c, c_stride, width); break;
     default: mix_as(HW_BF16, rows, a, a_stride, b, b_stride, depth, c, c_stride, width);
     }
 }

@@ -144,6 +144,30 @@ static void store_as(int format, void *to, int64_t at, const float *from, int64_
     }
 }
 
+/* Floats as bytes; what one of them stands for comes back, NaN when a float is no number. */
+static float store_bytes(int8_t *to, const float *from, int64_t count) {
+    f8 most = f8_zero(), bad = f8_zero();
+    for (int64_t i = 0; i < count; i += 8) {
+        f8 x = f8_load_part(from + i, count - i);
+        most = f8_max(most, f8_abs(x)), bad = f8_fma(x, f8_zero(), bad);
+    }
+    float largest = f8_largest(most), wrong = f8_sum(bad);
+    if (wrong != wrong || !(largest > LEAST_ROUNDED)) {
+        memset(to, 0, (size_t)count);
+        return wrong;
+    }
+    f8 by = f8_set(127.0f / largest);
+    for (int64_t i = 0; i < count; i += 32) {
+        f8 x[4] = {f8_zero(), f8_zero(), f8_zero(), f8_zero()};
+        int64_t left = count - i < 32 ? count - i : 32;
+        for (int64_t j = 0; 8 * j < left; j++) x[j] = f8_mul(f8_load_part(from + i + 8 * j, left - 8 * j), by);
+        int8_t bytes[32];
+        bytes_store(bytes, x[0], x[1], x[2], x[3]);
+        memcpy(to + i, bytes, (size_t)left);
+    }
+    return largest * (1.0f / 127.0f);
+}
+
 static void keep_row(const void *args, int64_t token) {
     const hw_keep_args *a = args;
     const hw_cache *c = a->cache;
@@ -151,10 +175,17 @@ static void keep_row(const void *args, int64_t token) {
     if (row < 0 || row >= c->rows || position < 0) return;
     int64_t place = position % c->room;
     for (int64_t h = 0; h < c->kv_heads; h++) {
-        store_as(c->format, c->k, row * c->k_row + h * c->k_head + place * c->head_dim,
-                 a->k + token * a->k_stride + h * c->head_dim, c->head_dim);
-        store_as(c->format, c->v, row * c->v_row + h * c->v_head + place * c->value_dim,
-                 a->v + token * a->v_stride + h * c->value_dim, c->value_dim);
+        const float *k = a->k + token * a->k_stride + h * c->head_dim, *v = a->v + token * a->v_stride + h * c->value_dim;
+        int64_t k_at = row * c->k_row + h * c->k_head + place * c->head_dim;
+        int64_t v_at = row * c->v_row + h * c->v_head + place * c->value_dim;
+        if (c->format == HW_I8) {
+            int64_t scale = (row * c->kv_heads + h) * c->room + place;
+            c->k_scale[scale] = store_bytes((int8_t *)c->k + k_at, k, c->head_dim);
+            c->v_scale[scale] = store_bytes((int8_t *)c->v + v_at, v, c->value_dim);
+        } else {
+            store_as(c->format, c->k, k_at, k, c->head_dim);
+            store_as(c->format, c->v, v_at, v, c->value_dim);
+        }
     }
 }
 
