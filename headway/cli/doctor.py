@@ -43,6 +43,10 @@ def command(json: Json = False) -> None:
         report["headway"] = tried("headway", choices, problems) or {}
         report["a tiny model"] = tried("a tiny model", self_test, problems) or {}
     report["folders"] = tried("folders", folders, problems) or {}
+    if report["folders"] and not report["folders"]["writable"]:
+        problems.append(
+            f"{report['folders']['models']} is not a folder that files can be kept in; set HEADWAY_HOME to one that is"
+        )
     report["extras"] = extras()
     report["problems"] = problems
     if json:
