@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from headway import families
+from headway.checkpoint.packed import PackedStore
 from headway.checkpoint.rules import Rule, aliases, expand
 from headway.checkpoint.store import Store
 from headway.errors import CheckpointError, SpecError
@@ -50,6 +51,9 @@ def open_source(path: Path, store: Store) -> Source:
         return _gguf_source(path, store)
     folder = path if path.is_dir() else path.parent
     config = read_json(folder / "config.json")
+    file = str(folder / "config.json")
+    if isinstance(config.get("quantization_config"), dict):
+        store = PackedStore(store, config["quantization_config"], file)
     generation = folder / "generation_config.json"
     generation_config = read_json(generation) if generation.exists() else {}
     common: dict[str, Any] = {
@@ -57,16 +61,10 @@ def open_source(path: Path, store: Store) -> Source:
         "names": frozenset(store.names),
     }  # fmt: skip
     if config.get("model_type") == OWN:
-        spec = check(codec.from_json(config.get("spec"), f"{folder / 'config.json'}: spec"))
+        spec = check(codec.from_json(config.get("spec"), f"{file}: spec"))
         rules = [Rule((name,), (name,)) for name in shapes(spec)]
         ties = [Rule((tie.alias,), (tie.owner,)) for tie in spec.ties]
         return Source(family=None, spec=spec, rules=rules, aliases=ties, **common)
-    file = str(folder / "config.json")
-    if isinstance(config.get("quantization_config"), dict):
-        method = config["quantization_config"].get("quant_method")
-        raise CheckpointError(
-            f"{file}: quantization_config.quant_method = {method!r} cannot be read; load the unquantised model"
-        )
     family = families.for_config(config, file)
     spec = _located(file, family.read, Config(config, file))
     names = family.names(spec)

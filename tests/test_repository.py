@@ -21,7 +21,7 @@ from tools import pins
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "headway"
 READMES = ("README.md", "README.zh-CN.md")
-TORCH_FREE = ("errors", "spec", "checkpoint", "text", "families", "source", "native", "tape")
+TORCH_FREE = ("errors", "spec", "checkpoint", "text", "families", "source", "native", "tape", "quant")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HEAVY = {"torch", "numpy", "tokenizers", "huggingface_hub", "jinja2", "transformers"}
 

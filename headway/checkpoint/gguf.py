@@ -58,14 +58,27 @@ class GGUFFile(Store):
         entries: Iterable[Entry],
         metadata: Mapping[str, Any],
         stamps: Mapping[Path, Stamp],
+        spans: Mapping[str, tuple[int, int]],
     ) -> None:
+        """`spans` says from which byte to which of the file at `path` each value of the metadata lies."""
         super().__init__(path, entries, metadata, stamps)
         self.version = version
+        self._spans = spans
 
     @property
     def format(self) -> str:
         """'gguf'."""
         return "gguf"
+
+    def raw_metadata(self) -> dict[str, bytes]:
+        """Every value of the metadata as its type and bytes in the file, to be written to another one unchanged."""
+        file = File(self.path)
+        try:
+            if file.stamp != self._stamps[self.path]:
+                raise CheckpointError(f"{shown(self.path)}: was written anew since its header was read; open it again")
+            return {key: file.read(start, stop - start) for key, (start, stop) in self._spans.items()}
+        finally:
+            file.close()
 
 
 def part_number(path: Path) -> int | None:
@@ -83,7 +96,7 @@ def read_gguf(path: Path | str) -> GGUFFile:
     first = _Header(path)
     count, number = _whole(first, "split.count", 1), _whole(first, "split.no", 0)
     if count <= 1:
-        return GGUFFile(path, first.version, first.entries, first.metadata, {path: first.stamp})
+        return GGUFFile(path, first.version, first.entries, first.metadata, {path: first.stamp}, first.spans)
     headers = [first if at == number else _Header(part) for at, part in enumerate(_parts(path, number, count))]
     entries: dict[str, Entry] = {}
     for header in headers:
@@ -98,7 +111,7 @@ def read_gguf(path: Path | str) -> GGUFFile:
     if total != len(entries):
         raise CheckpointError(f"{shown(main.path)}: {total} tensors announced, its {count} parts hold {len(entries)}")
     stamps = {header.path: header.stamp for header in headers}
-    return GGUFFile(main.path, main.version, entries.values(), main.metadata, stamps)
+    return GGUFFile(main.path, main.version, entries.values(), main.metadata, stamps, main.spans)
 
 
 def _whole(header: _Header, key: str, default: int) -> int:
@@ -132,6 +145,7 @@ class _Header:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metadata: dict[str, Any] = {}
+        self.spans: dict[str, tuple[int, int]] = {}
         self.entries: list[Entry] = []
         file = File(path)
         self.stamp = file.stamp
@@ -191,7 +205,9 @@ class _Header:
         key = self._string("metadata key")
         if key in self.metadata:
             raise self._wrong(f"metadata {shown(key)} is there twice")
+        start = self._at
         self.metadata[key] = self._value(self._scalar(4, key), key, 0)
+        self.spans[key] = (start, self._at)
 
     def _value(self, code: int, key: str, depth: int) -> Any:
         if code in _SCALARS:

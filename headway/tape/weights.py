@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from headway.checkpoint.dtypes import PLAIN
 from headway.checkpoint.files import KINDS
+from headway.checkpoint.integers import Integers
+from headway.checkpoint.packed import PackedStore
 from headway.checkpoint.rules import Pairs, Rule, Split
 from headway.checkpoint.store import Store
 from headway.errors import CheckpointError
@@ -31,14 +33,22 @@ BY_ROWS = (Pairs, Split)  # forms that move whole rows, so that packed blocks st
 
 @dataclass(frozen=True)
 class Raw:
-    """One parameter as it is stored: numbers, bits of half precision, or rows of blocks as bytes."""
+    """One parameter as it is stored: numbers, bits of half precision, rows of blocks as bytes, or integers."""
 
-    dtype: str  # as files spell it
+    dtype: str  # as files spell it; I8 and I4 for integers with scales
     shape: tuple[int, ...]
     array: NDArray[Any]
+    integers: Integers | None = None  # of which `array` are the codes
+
+    @classmethod
+    def of(cls, integers: Integers) -> Raw:
+        """A matrix of integers with scales."""
+        return cls(f"I{integers.bits}", (integers.rows, integers.cols), integers.codes, integers)
 
     def floats(self) -> Floats:
         """The values as float32, in `shape`."""
+        if self.integers is not None:
+            return self.integers.floats()
         if self.dtype == "F32" and self.array.dtype == np.float32 and self.array.flags.aligned:
             return np.ascontiguousarray(self.array)
         kind = KINDS[self.dtype]
@@ -117,8 +127,21 @@ class Weights:
         self.nbytes += matrix.nbytes
 
     def _native(self, raw: Raw) -> Matrix:
-        if raw.dtype not in Format.__members__:
+        if raw.dtype not in Format.__members__ or (raw.dtype.startswith("I") and raw.integers is None):
             raw = raw.to("F32")
+        if raw.integers is not None:
+            made = raw.integers
+            codes, format = np.ascontiguousarray(made.codes), Format[raw.dtype]
+            return Matrix(
+                self.library,
+                format,
+                made.rows,
+                made.cols,
+                codes,
+                scales=made.scales,
+                zeros=made.zeros,
+                group=made.group,
+            )
         array = raw.array if raw.array.flags.c_contiguous and raw.array.flags.aligned else raw.array.copy()
         rows, cols = raw.shape
         return Matrix(self.library, Format[raw.dtype], rows, cols, np.ascontiguousarray(array))
@@ -154,6 +177,9 @@ def of_arrays(arrays: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, Raw]]:
 def _raws(store: Store, found: Match, owned: Mapping[str, tuple[int, ...]]) -> list[Raw]:
     rule = found.rule
     entry = store.entry(found.keys[0])
+    integers = store.packed(found.keys[0]) if isinstance(store, PackedStore) else None
+    if integers is not None and all(isinstance(form, Split) for form in rule.forms):
+        return _cut(rule, integers, owned)
     if entry.dtype in PLAIN and PLAIN[entry.dtype].decode is not None and not rule.computes:
         arrays = rule.apply([store.read(key) for key in found.keys])
         return _fit(rule, entry.dtype, arrays, [array.shape for array in arrays], owned)
@@ -164,6 +190,26 @@ def _raws(store: Store, found: Match, owned: Mapping[str, tuple[int, ...]]) -> l
     return _fit(rule, "F32", floats, [array.shape for array in floats], owned)
 
 
+def _cut(rule: Rule, integers: Integers, owned: Mapping[str, tuple[int, ...]]) -> list[Raw]:
+    """The parts, one below the other, of one matrix of integers."""
+    counts = [owned[path][0] for path in rule.paths]
+    starts = [sum(counts[:place]) for place in range(len(counts))]
+    raws = [Raw.of(integers.slice(start, start + count)) for start, count in zip(starts, counts, strict=True)]
+    if len(raws) == 1:
+        raws = [Raw.of(integers)]
+    _check(rule, [raw.shape for raw in raws], owned)
+    return raws
+
+
+def _check(rule: Rule, sizes: list[tuple[int, ...]], owned: Mapping[str, tuple[int, ...]]) -> None:
+    wanted = [owned[path] for path in rule.paths]
+    if sizes != wanted:
+        raise CheckpointError(
+            f"{rule.keys[0]} has shape {list(sizes[0])}, but the config makes it {list(wanted[0])}; "
+            f"correct the config, or fetch the right weights"
+        )
+
+
 def _fit(
     rule: Rule,
     dtype: str,
@@ -171,12 +217,7 @@ def _fit(
     sizes: list[tuple[int, ...]],
     owned: Mapping[str, tuple[int, ...]],
 ) -> list[Raw]:
-    wanted = [owned[path] for path in rule.paths]
-    if sizes != wanted:
-        raise CheckpointError(
-            f"{rule.keys[0]} has shape {list(sizes[0])}, but the config makes it {list(wanted[0])}; "
-            f"correct the config, or fetch the right weights"
-        )
+    _check(rule, sizes, owned)
     return [Raw(dtype, size, array) for size, array in zip(sizes, arrays, strict=True)]
 
 
