@@ -23,10 +23,10 @@ def pool(library: Library) -> Pool:
     return Pool(library, 2)
 
 
-@pytest.fixture(params=["scalar", "best"])
+@pytest.fixture(params=loaded.paths if (loaded := native.load()) else ["scalar"])
 def path(request: pytest.FixtureRequest, library: Library) -> Iterator[str]:
-    """Runs the test on the portable path and on this processor's best."""
+    """Runs the test on every instruction set that is usable here."""
     before = library.path
-    library.set_path("scalar" if request.param == "scalar" else library.paths[0])
+    library.set_path(request.param)
     yield library.path
     library.set_path(before)

@@ -29,7 +29,7 @@ def test_no_kernel_reads_or_writes_out_of_bounds_or_overflows() -> None:
         "PYTHONPATH": str(ROOT),
         "PYTHONMALLOC": "malloc",  # so that every buffer has its own fence
     }
-    files = [f"tests/native/test_{name}.py" for name in ("linear", "attention", "ops", "pool")]
+    files = [f"tests/native/test_{name}.py" for name in ("linear", "attention", "ops", "pool", "twins")]
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
