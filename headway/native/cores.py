@@ -1,9 +1,10 @@
-"""How many threads can truly run at once: physical cores, less what affinity and control groups forbid."""
+"""How many threads can truly run at once: physical cores, less what affinity, control groups and the user forbid."""
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,8 +13,20 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 def usable() -> int:
-    """Threads for one pool: one for each physical core that this process may use, at least one."""
-    return max(1, math.floor(min(_physical(_allowed()), _quota()) + 0.5))
+    """Threads for one pool: one for each physical core that this process may use, at least one.
+
+    OMP_NUM_THREADS is the most, and so is torch's own number where torch is loaded.
+    """
+    return max(1, math.floor(min(_physical(_allowed()), _quota(), _wished()) + 0.5))
+
+
+def _wished() -> float:
+    """What the user allows; infinity where nothing is said."""
+    torch = sys.modules.get("torch")
+    most = math.inf if torch is None else torch.get_num_threads()
+    with suppress(ValueError):
+        most = min(most, int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0]))
+    return most
 
 
 def _allowed() -> set[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
 from headway.native import build, cores
 from headway.native.library import Library
@@ -166,6 +168,7 @@ def test_threads_are_physical_cores_within_quota(tmp_path: Path, monkeypatch: py
         (folder / "thread_siblings_list").write_text(siblings + "\n")
     monkeypatch.setattr(cores, "CPUS", tmp_path)
     monkeypatch.setattr(cores, "GROUPS", tmp_path)
+    monkeypatch.setattr(cores, "_wished", lambda: math.inf)
     monkeypatch.setattr(cores, "_allowed", lambda: {0, 1, 2, 3})
     assert cores.usable() == 2
     monkeypatch.setattr(cores, "_allowed", lambda: {1, 3})
@@ -175,3 +178,20 @@ def test_threads_are_physical_cores_within_quota(tmp_path: Path, monkeypatch: py
     assert cores.usable() == 1
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert cores.usable() == 2
+
+
+def test_threads_are_no_more_than_the_user_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "_physical", lambda _: 8)
+    monkeypatch.setattr(cores, "_quota", lambda: math.inf)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert cores.usable() == 8
+    for said, threads in (("3", 3), ("5,2", 5), ("many", 8), ("", 8), ("0", 1)):
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+        assert cores.usable() == threads
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    before = torch.get_num_threads()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    torch.set_num_threads(2)
+    assert cores.usable() == 2
+    torch.set_num_threads(before)
