@@ -33,6 +33,7 @@ from headway.generate import (
     search,
 )
 from headway.loader import Loaded, NoTapeError, Progress, Report, load_network, load_tape, parse_dtype, save_network
+from headway.native import library
 from headway.nn.build import build as build_network
 from headway.nn.taps import Taps
 from headway.nn.transformer import UNTOUCHED, Transformer
@@ -319,8 +320,8 @@ def load(
     if engine not in ENGINES:
         raise RequestError(f"engine = {engine} is not one of {', '.join(ENGINES)}")
     modules = partial(load_network, path, dtype=dtype, device=device, progress=progress)
-    note = ""
-    if engine != "modules":
+    note = library.slow() if engine == "auto" else ""
+    if engine != "modules" and not note:
         try:
             return _on_tape(path, dtype, device, progress, modules)
         except NoTapeError as error:

@@ -80,6 +80,14 @@ def reason() -> str:
     return _loaded()[1]
 
 
+def slow() -> str:
+    """One line why modules are faster than the library here; empty where it is faster, and where there is none."""
+    library = load()
+    if library is None or library.paths != ("scalar",):
+        return ""
+    return "this processor has none of the instruction sets that the native library is fast with"
+
+
 @cache
 def _loaded() -> tuple[Library | None, str]:
     if os.environ.get("HEADWAY_NATIVE", "").strip().lower() in ("0", "off", "no", "false"):

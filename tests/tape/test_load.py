@@ -19,6 +19,7 @@ from headway.errors import CheckpointError, HeadwayError, RequestError
 from headway.families.kit import Config, Family
 from headway.fast import TapeNetwork, tape_of
 from headway.loader import load_network, load_tape, save_network
+from headway.native import build as build_native
 from headway.native import library
 from headway.nn import Transformer, build
 from headway.spec.count import shapes
@@ -128,6 +129,21 @@ def test_without_a_native_library_modules_serve_and_the_report_says_why(
             with pytest.raises(HeadwayError, match="HEADWAY_NATIVE is off") as caught:
                 ask()
             assert "\n" not in str(caught.value)
+    finally:
+        library._loaded.cache_clear()
+
+
+@pytest.mark.parity
+def test_modules_serve_where_native_code_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = llama(tmp_path / "m")
+    monkeypatch.setattr(build_native, "SETS", {})  # as on a processor without AVX2
+    monkeypatch.setenv("HEADWAY_HOME", str(tmp_path / "home"))
+    library._loaded.cache_clear()
+    try:
+        model = headway.load(folder, engine="auto")
+        assert model.report.engine == "modules"
+        assert model.report.note == library.slow() != ""
+        assert headway.load(folder, engine="tape").report.engine.startswith("tape, scalar, ")
     finally:
         library._loaded.cache_clear()
 
