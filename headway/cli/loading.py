@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headway.cli import terminal
 from headway.cli.facts import Loading
 from headway.cli.machine import usable_cores
-from headway.cli.options import checked
+from headway.cli.options import checked, warn_of_no_chance
 from headway.errors import RequestError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def open_model(
     if model.report.engine != "modules":
         use_cores(1)  # the tape has its own threads, and torch's would only be in their way
     seconds = time.perf_counter() - began
+    warn_of_no_chance(model, asked)
     return Opened(model, Loading(model=ref, report=model.report, start_seconds=started, load_seconds=seconds), asked)
 
 

@@ -11,7 +11,9 @@ from headway.cli import terminal
 from headway.errors import RequestError
 
 if TYPE_CHECKING:
-    from headway.model import EngineName, Options
+    from collections.abc import Mapping
+
+    from headway.model import EngineName, Model, Options
 
 ENGINE_NAMES = ("modules", "tape", "auto")
 
@@ -65,6 +67,14 @@ def checked(**values: Any) -> Options:
     for kind, fixed in ((Sampling, {}), (Beams, {}), (Request, {"prompt": (0,), "max_tokens": 1})):
         kind(**{**fixed, **{field.name: given[field.name] for field in fields(kind) if field.name in given}})
     return cast("Options", given)
+
+
+def warn_of_no_chance(model: Model, given: Mapping[str, Any]) -> None:
+    """One line where options that shape a random choice were given, and there is none."""
+    idle = [name for name in ("top_k", "top_p", "min_p", "seed") if name in given]
+    if idle and "temperature" not in given and model.defaults.sampling.temperature == 0:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
+        terminal.note(f"headway: warning: {names} without --temperature: the likeliest token is always taken")
 
 
 def engine_name(name: str) -> EngineName:

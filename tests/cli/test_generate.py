@@ -47,6 +47,25 @@ def test_answer_is_that_of_the_library(tiny: Path, capsys: pytest.CaptureFixture
     assert data["facts"]["prompt_tokens"] == 5
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--seed", 3], "--seed without"),
+        (["--top-k", 5, "--top-p", 0.9, "--min-p", 0.1], "--top-k, --top-p, --min-p without"),
+        (["--seed", 3, "--temperature", 0], ""),
+        (["--seed", 3, "--temperature", 0.5], ""),
+        ([], ""),
+    ],
+)
+def test_options_of_chance_without_chance_are_remarked(
+    options: list[object], named: str, tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", str(tiny), "hello", "--max-tokens", "1", *map(str, options)]) == 0
+    warned = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert len(warned) == bool(named)
+    assert all(f"{named} --temperature: the likeliest token is always taken" in line for line in warned)
+
+
 def test_beams_give_the_n_best(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(answer(capsys, tiny, "hello", "--max-tokens", 6, "--num-beams", 3, "--n", 2, "--json"))
     expected = headway.load(tiny).generate_all(["hello"], max_tokens=6, beams=3, n=2)
