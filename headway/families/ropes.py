@@ -115,7 +115,8 @@ def _read_llama3(section: Config, config: Config) -> Llama3Scaling:
 
 def _read_yarn(section: Config, config: Config) -> YarnScaling:
     original = _original(section, config)
-    factor = _factor(section, max(1.0, config.whole("max_position_embeddings", original) / original))
+    stretch = config.whole("max_position_embeddings", original) / original
+    factor = _factor(section, stretch if stretch > 1 else None)  # an unscaled yarn is a factor that was forgotten
     attention = yarn_attention(factor)
     if section.has("attention_factor"):
         attention = section.number("attention_factor", above=0.0)
@@ -215,7 +216,11 @@ def gguf_rope(meta: Config, tensors: Tensors, head_dim: int) -> dict[str, Any]:
 def gguf_number(meta: Config, name: str, default: float | None = None, above: float = 0.0) -> float:
     """A float as it was before it was stored in 32 bits: 1e-05, not 9.999999747378752e-06."""
     value = meta.number(name, above=above) if default is None else meta.number(name, default, above=above)
-    return float(str(np.float32(value)))
+    with np.errstate(over="ignore"):
+        stored = float(str(np.float32(value)))
+    if not math.isfinite(stored):
+        raise meta.refuse(name, value, "is beyond what 32 bits hold")
+    return stored
 
 
 def _gguf_scaling(meta: Config, tensors: Tensors, theta: float, dim: int) -> dict[str, Any] | None:
@@ -247,6 +252,8 @@ def _gguf_rule(meta: Config, original: int) -> dict[str, Any] | None:
     factor = gguf_number(meta, "rope.scaling.factor", 0.0, above=-1.0)
     factor = factor or gguf_number(meta, "rope.scale_linear", 1.0) or 1.0
     kind = meta.text("rope.scaling.type", "linear")
+    if kind == "yarn":
+        factor = gguf_number(meta, "rope.scaling.factor")
     match kind:
         case "none":
             return None
@@ -274,7 +281,7 @@ def _gguf_rule(meta: Config, original: int) -> dict[str, Any] | None:
 def given_scaling(divisors: NDArray[np.float32], theta: float, dim: int) -> Llama3Scaling | GivenScaling:
     """The rule behind a table of divisors: Llama 3's where recomputing it gives the same table, else the table."""
     table = divisors.astype(np.float64)
-    if len(table) == dim // 2 and np.all(table >= 1) and table.max() > 1:
+    if 2 * len(table) == dim and np.all(table >= 1) and table.max() > 1:
         rule = _guess_llama3(table, theta, dim)
         if np.allclose(llama3_divisors(rule, theta, dim), table, rtol=1e-5, atol=0):
             return rule

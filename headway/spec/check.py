@@ -162,7 +162,7 @@ def _check_rope(path: str, rope: Rope, head_dim: int) -> None:
 
 def _norm(path: str, norm: Norm | None) -> None:
     if norm is not None:
-        _require(norm.eps >= 0 and math.isfinite(norm.eps), f"{path}.eps", norm.eps, "must be 0 or more")
+        _require(0 <= norm.eps <= 1, f"{path}.eps", norm.eps, "must be from 0 to 1: it only keeps a division from 0")
         if norm.kind == "rms":
             _require(not norm.bias, f"{path}.bias", True, "but an RMSNorm has none")
         else:

@@ -387,6 +387,8 @@ BAD: list[tuple[str, str, dict[str, Any], str]] = [
     ("llama", "default", {"rope_theta": math.inf}, "rope_theta = inf"),
     ("llama", "default", {"rope_scaling": [1]}, "rope_scaling = [1] must be an object"),
     ("llama", "default", {"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
+    ("llama", "default", {"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling.factor is missing"),
+    ("llama", "default", {"rms_norm_eps": 2.0**40}, "norm.eps = 1099511627776.0"),
     ("llama", "longrope", {"rope_parameters": {"rope_type": "longrope", **LONGROPE, "long_factor": [1.0]}}, "long"),
     ("llama", "llama3", {"rope_parameters": {"rope_type": "llama3", **LLAMA3, "low_freq_factor": 4.0}}, "high_freq"),
     ("mistral", "window", {"sliding_window": -1}, "sliding_window = -1"),
