@@ -13,11 +13,13 @@ import gguf
 import numpy as np
 import pytest
 
-from headway import families
+from headway import families, quant
+from headway.checkpoint.store import open_store
 from headway.families.kit import Config
 from headway.loader import save_network
 from headway.native import library
 from headway.nn.build import build
+from headway.source import open_source
 from tests.checkpoint import forge
 from tests.families.converter import convert
 from tests.families.test_gguf import TINY, weights
@@ -26,6 +28,11 @@ from tests.tape.test_formats import quantised
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKED = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16", "Q2_K")
+INTEGERS = {
+    "int8": quant.Recipe(to="int8"),
+    "int4-zeros": quant.Recipe(to="int4", group=32),
+    "int4-rows": quant.Recipe(to="int4", group=-1, symmetric=True, tables="int4"),
+}
 WIDTH, HIDDEN, VOCAB = 256, 256, 21
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits and signals of a process are POSIX")
@@ -64,7 +71,8 @@ def llama(kind: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sound models: every family as GGUF, a llama in every format, every family as a folder."""
+    """Sound models: every family as GGUF, a llama in every format, every family as a folder, and
+    one in integers."""
     folder = tmp_path_factory.mktemp("originals")
     for kind in PACKED:
         (folder / f"{kind}.gguf").write_bytes(llama(kind))
@@ -74,6 +82,11 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for family in families.all_families():
         for name, config in family.tiny.items():
             save_network(build(family.read(Config(config)), seed=1), folder / f"{family.name}-{name}-folder")
+    for name, recipe in INTEGERS.items():
+        plain = folder / "llama-default-folder"
+        with open_store(plain) as store:
+            source = open_source(plain, store)
+            quant.write(source, quant.plan(source.spec, recipe), folder / f"{name}-folder")
     return folder
 
 
