@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.tree import Tree
 
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
+Progress = Callable[[int, int], None]  # done, in all: bytes, unless it says otherwise
 
 # A line break in JSON is never inside a string, so these find structure only.
 PLAIN_LIST, BREAK = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]"), re.compile(r"\n\s*")
@@ -152,26 +152,30 @@ def draw(picture: Tree) -> None:
 
 
 @contextmanager
-def progress(label: str) -> Iterator[Progress]:
-    """A bar on a terminal that goes when the work is done, now and then a plain line elsewhere; both on stderr."""
+def progress(label: str, shown: Callable[[float], str] | None = None) -> Iterator[Progress]:
+    """A bar on a terminal that goes when the work is done, now and then a plain line elsewhere; both on stderr.
+
+    `shown` says how much of the work a number is; without it they are bytes.
+    """
     if sys.stderr is None or not sys.stderr.isatty():
-        yield Lines(label)
+        yield Lines(label, shown)
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
+    of = shown or size
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[amount]}"))
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None, amount="")
-        yield lambda done, total: bar.update(task, completed=done, total=total, amount=f"{size(done)} of {size(total)}")
+        yield lambda done, total: bar.update(task, completed=done, total=total, amount=f"{of(done)} of {of(total)}")
 
 
 class Lines:
     """Progress where nobody watches: silent for work that is soon done."""
 
-    def __init__(self, label: str) -> None:
-        self.label = label
+    def __init__(self, label: str, shown: Callable[[float], str] | None = None) -> None:
+        self.label, self.shown = label, shown or size
         self._spoke: float | None = None
 
     def __call__(self, done: int, total: int) -> None:
@@ -179,7 +183,7 @@ class Lines:
         if self._spoke is None:
             self._spoke = now
         if done < total and now - self._spoke >= PATIENCE:
-            say(f"{self.label}: {size(done)} of {size(total)}")
+            say(f"{self.label}: {self.shown(done)} of {self.shown(total)}")
             self._spoke = now
 
 
