@@ -89,9 +89,11 @@ def interleaved(runs: Mapping[str, Callable[[], Measured]], rounds: int) -> dict
 # Fresh processes
 
 
-def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A whole Python process with these arguments, and what it printed."""
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+def python(*arguments: str, threads: int | None = None) -> subprocess.CompletedProcess[str]:
+    """A whole Python process with these arguments, and what it printed; `threads` other than the benchmark's."""
+    more = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    command, environment = [sys.executable, *arguments], {**os.environ, **more}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise SystemExit(f"python {' '.join(arguments)} failed:\n{done.stderr}")
     return done
@@ -102,9 +104,10 @@ def process(*arguments: str) -> float:
     return seconds(lambda: python(*arguments))
 
 
-def task(name: str, *arguments: str) -> dict[str, float]:
+def task(name: str, *arguments: str, threads: int | None = None) -> dict[str, float]:
     """What a task of _tasks.py measures in a fresh process."""
-    measured: dict[str, float] = json.loads(python(str(HERE / "_tasks.py"), name, *arguments).stdout)
+    done = python(str(HERE / "_tasks.py"), name, *arguments, threads=threads)
+    measured: dict[str, float] = json.loads(done.stdout)
     return measured
 
 
@@ -119,9 +122,9 @@ class Limits:
     multiply: float  # float32 operations a second of a large matrix product
 
     @classmethod
-    def measured(cls) -> Limits:
+    def measured(cls, threads: int | None = None) -> Limits:
         """The best of several tries, in a fresh process."""
-        found = task("limits")
+        found = task("limits", threads=threads)
         return cls(found["read"], found["multiply"])
 
     def __str__(self) -> str:
@@ -205,15 +208,16 @@ def _version(package: str) -> str | None:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a figure should come to: its median, or the median of its ratios to the yardstick."""
+    """What a figure should come to: its median, that of its ratios to the yardstick, or its share of the limit."""
 
-    of: Literal["value", "ratio"]
+    of: Literal["value", "ratio", "limit"]
     sign: Literal["at least", "at most"]
     bound: float
 
     def met(self, figure: Figure) -> bool:
         """Whether it does."""
-        found = median(figure.ours if self.of == "value" else figure.ratios)
+        found = figure.of_limit if self.of == "limit" else median(figure.ours if self.of == "value" else figure.ratios)
+        assert found is not None
         return found >= self.bound if self.sign == "at least" else found <= self.bound
 
 
@@ -252,7 +256,8 @@ class Figure:
         else:
             spread = f"{number(min(self.ours))}-{number(max(self.ours))}"
         if self.goal is not None:
-            bound = f"{self.goal.bound:g}{'x' if self.goal.of == 'ratio' else ''}"
+            bound = {"value": "{:.4g}", "ratio": "{:g}x", "limit": "{:.0%} of the limit"}[self.goal.of]
+            bound = bound.format(self.goal.bound)
             goal = f"{self.goal.sign} {bound}: {'met' if self.goal.met(self) else 'MISSED'}"
         if self.limit is not None:
             limit = f"{number(self.limit)} ({self.of_limit:.0%})"
@@ -285,6 +290,14 @@ def number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def table(figures: Sequence[Figure]) -> str:
+    """A line a figure below the heads of the columns; columns in which nothing stands are left out."""
+    rows = [COLUMNS, *(figure.as_row() for figure in figures)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
 def show(
     question: str | None, figures: Sequence[Figure], chosen: Options, others: Others, limits: Limits | None = None
 ) -> None:
@@ -296,10 +309,7 @@ def show(
         print(json.dumps({**answer, "figures": [figure.as_json() for figure in figures]}, indent=2))
         return
     print(question)
-    rows = [COLUMNS, *(figure.as_row() for figure in figures)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width).rstrip())
+    print(table(figures))
     print(
         f"medians of {chosen.rounds} interleaved rounds, {machine['threads']} threads; {machine['processor']}, ", end=""
     )
