@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from headway import families
 from headway.checkpoint.gguf import GGUFFile
 from headway.checkpoint.gguf_write import Planned, value, write_gguf
-from headway.checkpoint.integers import joined, to_tensors
+from headway.checkpoint.integers import joined, to_tensors, whole_row
 from headway.checkpoint.packed import METHOD
 from headway.checkpoint.rules import Rule, Split, expand
 from headway.checkpoint.safetensors import write_safetensors
 from headway.errors import CheckpointError, RequestError
 from headway.families.kit import token_ids
 from headway.quant.formats import Format
-from headway.quant.recipe import Plan
+from headway.quant.recipe import Plan, Recipe
 from headway.quant.rounding import Rounded, Rounding, examined, plain
 from headway.source import OWN, Match, Source, match
 from headway.spec import codec
@@ -81,7 +81,7 @@ def write(
 def check_target(source: Source, plan: Plan, target: Path, *, overwrite: bool) -> None:
     """RequestError unless `target` can hold the plan's formats and may be written."""
     gguf = target.suffix == ".gguf"
-    for format in {id(each): each for each in plan.formats.values()}.values():
+    for format in (plan.recipe.format, *plan.formats.values()):
         if not (format.gguf if gguf else format.safetensors):
             way = "a folder" if gguf else "a name that ends in .gguf"
             raise RequestError(f"{target}: {format.name} cannot be kept there; give {way} to --out")
@@ -118,8 +118,8 @@ class _Work:
         self.notes: list[str] = [line] if (line := plan.line()) else []
         self.progress = progress
 
-    def round(self, path: str, weights: NDArray[np.float32], format: Format) -> Raw:
-        recipe = self.plan.recipe
+    def round(self, path: str, raw: Raw, format: Format) -> Raw:
+        recipe, weights = self.plan.recipe, raw.floats()
         made = self.rounding(path, weights, format, group=recipe.group, symmetric=recipe.symmetric)
         block = made.integers.group if made.integers is not None else format.block
         self.rounded.append(examined(path, weights, made, block))
@@ -156,10 +156,10 @@ def _gguf_data(
     done, total = 0, store.nbytes
     for tensor in planned:
         found, format = formats.get(tensor.name, (None, None))
-        if found is None or format is None:
-            yield store.read(tensor.name)
-        else:
-            yield work.round(found.rule.paths[0], store.floats(tensor.name), format).array
+        raw = Raw(store.entry(tensor.name).dtype, tensor.shape, store.read(tensor.name))
+        if found is not None and format is not None and not is_already(raw, format, work.plan.recipe):
+            raw = work.round(found.rule.paths[0], raw, format)
+        yield raw.array
         store.release(tensor.name)
         done += store.entry(tensor.name).nbytes
         if work.progress is not None:
@@ -232,7 +232,7 @@ def _tensors(work: _Work, rules: Sequence[Rule]) -> tuple[list[tuple[str, str, S
 def _rounded(work: _Work, path: str, raw: Raw) -> Raw:
     format = work.plan.formats.get(path)
     if format is not None:
-        return work.round(path, raw.floats(), format)
+        return raw if is_already(raw, format, work.plan.recipe) else work.round(path, raw, format)
     return raw if raw.dtype in ("F16", "BF16") else Raw("F32", raw.shape, raw.floats().copy())
 
 
@@ -289,11 +289,21 @@ def _umask() -> int:
     return mask
 
 
+def is_already(raw: Raw, format: Format, recipe: Recipe) -> bool:
+    """Whether a matrix is in `format` as it is, so that it stays to the bit."""
+    if raw.dtype != format.code or (raw.integers is None) != (format.code not in ("I8", "I4")):
+        return False
+    if raw.integers is None or raw.integers.bits == 8:
+        return True
+    group = whole_row(raw.shape[1]) if recipe.group == -1 else recipe.group
+    return raw.integers.group == group and (raw.integers.zeros is None) == recipe.symmetric
+
+
 def of_plan(raws: Iterator[tuple[str, Raw]], plan: Plan, rounding: Rounding = plain) -> Iterator[tuple[str, Raw]]:
     """The same parameters, matrices rounded as `plan` says."""
     recipe = plan.recipe
     for path, raw in raws:
         format = plan.formats.get(path)
-        if format is not None:
+        if format is not None and not is_already(raw, format, recipe):
             raw = rounding(path, raw.floats(), format, group=recipe.group, symmetric=recipe.symmetric)
         yield path, raw

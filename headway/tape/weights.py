@@ -119,38 +119,36 @@ class Weights:
             return
         raw = raw if self.dtype == "auto" else raw.to(self.dtype)
         self._tables[path] = raw.dtype
-        matrix = self._native(raw)
+        matrix = matrix_of(self.library, raw)
         if path not in self._read_only_by_row:
             matrix = matrix.pack(self.pool)
         self._matrices[path] = matrix
         self.dtypes[matrix.format.name] += math.prod(raw.shape)
         self.nbytes += matrix.nbytes
 
-    def _native(self, raw: Raw) -> Matrix:
-        if raw.dtype not in Format.__members__ or (raw.dtype.startswith("I") and raw.integers is None):
-            raw = raw.to("F32")
-        if raw.integers is not None:
-            made = raw.integers
-            codes, format = np.ascontiguousarray(made.codes), Format[raw.dtype]
-            return Matrix(
-                self.library,
-                format,
-                made.rows,
-                made.cols,
-                codes,
-                scales=made.scales,
-                zeros=made.zeros,
-                group=made.group,
-            )
-        array = raw.array if raw.array.flags.c_contiguous and raw.array.flags.aligned else raw.array.copy()
-        rows, cols = raw.shape
-        return Matrix(self.library, Format[raw.dtype], rows, cols, np.ascontiguousarray(array))
-
     def _owner(self, path: str) -> str:
         for tie in self._ties:
             if is_under(path, (tie.alias,)):
                 return self._owner(tie.owner + path.removeprefix(tie.alias))
         return path
+
+
+def matrix_of(library: Library, raw: Raw) -> Matrix:
+    """A matrix as native calls read it: of a format that they lack, its values as float32."""
+    if raw.integers is not None:
+        made, codes = raw.integers, np.ascontiguousarray(raw.integers.codes)
+        more: dict[str, Any] = {"scales": made.scales, "zeros": made.zeros, "group": made.group}
+        return Matrix(library, Format[raw.dtype], made.rows, made.cols, codes, **more)
+    if not is_native(raw.dtype):
+        raw = raw.to("F32")
+    array = raw.array if raw.array.flags.c_contiguous and raw.array.flags.aligned else raw.array.copy()
+    rows, cols = raw.shape
+    return Matrix(library, Format[raw.dtype], rows, cols, np.ascontiguousarray(array))
+
+
+def is_native(dtype: str) -> bool:
+    """Whether native calls read matrices that a file keeps as `dtype`; whole numbers alone are no weights."""
+    return dtype in Format.__members__ and dtype != "I8"
 
 
 def of_source(source: Source, plan: Iterable[Match], progress: Progress | None = None) -> Iterator[tuple[str, Raw]]:
