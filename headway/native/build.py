@@ -143,7 +143,7 @@ def compile_library(compiler: Sequence[str], folder: Path, sets: Sequence[str], 
     objects = [str(folder / f"{name}.o") for name in (*built, *rest)]
     made = folder / f"headway{_suffix()}"
     command = [*compiler, "-shared", "-o", str(made), *objects, "-lm", "-pthread", *extra]
-    if error := _finish(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)):
+    if error := _finish(_run(command)):
         raise BuildError(f"{compiler[0]} cannot link the native library: {error}")
     if not made.is_file():
         raise BuildError(f"{compiler[0]} says that all went well, but made no library")
@@ -154,7 +154,14 @@ def _start(
     compiler: Sequence[str], folder: Path, source: str, name: str, flags: Sequence[str]
 ) -> subprocess.Popen[str]:
     command = [*compiler, *COMMON, *flags, "-c", str(SOURCES / source), "-o", str(folder / f"{name}.o")]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return _run(command)
+
+
+def _run(command: Sequence[str]) -> subprocess.Popen[str]:
+    try:
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+    except OSError as error:
+        raise BuildError(f"{command[0]} cannot be run: {_said(error)}") from None
 
 
 def _finish(job: subprocess.Popen[str]) -> str:

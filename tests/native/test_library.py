@@ -96,6 +96,13 @@ def test_a_compiler_that_is_none_is_named(tmp_path: Path, command: str) -> None:
     assert re.fullmatch(rf"False \| .*CC={re.escape(command)}.*\n", told)
 
 
+def test_a_compiler_that_is_no_program_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cc").write_bytes(b"\x7fELF of another machine")
+    (tmp_path / "cc").chmod(0o755)
+    told = ask(HEADWAY_HOME=str(tmp_path / "home"), PATH=str(tmp_path))
+    assert told == f"False | {tmp_path / 'cc'} cannot be run: Exec format error\n"
+
+
 def test_what_a_build_that_was_cut_short_left_is_built_anew(library: Library, tmp_path: Path) -> None:
     told = {"HEADWAY_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
     slow = compiler(tmp_path, f"cp {library.file} $out; sleep 5")
