@@ -13,13 +13,13 @@ from headway.errors import RequestError
 from headway.native import library
 from headway.nn.transformer import Transformer
 from headway.spec.model import ModelSpec
-from headway.tape import Program, TapeCache, Weights, missing
+from headway.tape import Program, TapeCache, Weights, obstacle
 from headway.tape.program import Keep
 from headway.tape.weights import of_arrays
 
 
 class TapeNetwork:
-    """What generation needs of a model (`generate.past.Network`), on a tape. It has no modules and no taps."""
+    """A program that is asked as modules are: a Batch in, an Output out. It has no modules and no taps."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -28,11 +28,6 @@ class TapeNetwork:
     def spec(self) -> ModelSpec:
         """What the model is."""
         return self.program.spec
-
-    @property
-    def device(self) -> torch.device:
-        """Where tensors go in and come out."""
-        return torch.device("cpu")
 
     def cache(self, rows: int, capacity: int) -> TapeCache:
         """An empty cache for `rows` sequences of up to `capacity` tokens."""
@@ -51,7 +46,7 @@ class TapeNetwork:
         hidden = _spread(torch.from_numpy(answer.hidden), batch)
         logits = None
         if answer.logits is not None:
-            logits = torch.from_numpy(answer.logits).clone()  # the next step writes where these lie
+            logits = torch.from_numpy(answer.logits)
             if among == "all":
                 logits = _spread(logits, batch)
             elif batch.even:
@@ -72,15 +67,6 @@ def tape_of(network: Transformer, *, threads: int | None = None) -> TapeNetwork:
     pool = library.Pool(native, threads)
     arrays = {path: _array(parameter.detach()) for path, parameter in network.named_parameters()}
     return TapeNetwork(Program(network.spec, Weights(network.spec, of_arrays(arrays), native, pool), pool))
-
-
-def obstacle(spec: ModelSpec) -> str:
-    """One line why `spec` cannot run on a tape here; empty when it can."""
-    if library.load() is None:
-        return library.reason()
-    lacks = missing(spec)
-    more = f" and {len(lacks) - 1} more" if len(lacks) > 1 else ""
-    return f"no native form for {lacks[0]}{more}" if lacks else ""
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
-from functools import cached_property, partial
+from functools import cached_property
 from numbers import Integral
 from operator import index
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeGuard, TypeVar, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeGuard, TypeVar, Unpack, cast, get_args
 
-import torch
-from torch import Tensor
+from array_api_compat import is_torch_array
 
-from headway.batch import Batch
 from headway.checkpoint.resolve import resolve
 from headway.errors import DataError, RequestError
-from headway.explain import Explanation, Worked, attentions, explain, worked_example
-from headway.fast import TapeNetwork
 from headway.generate import (
     Beams,
     Completion,
@@ -32,18 +28,26 @@ from headway.generate import (
     score,
     search,
 )
-from headway.loader import Loaded, NoTapeError, Progress, Report, load_network, load_tape, parse_dtype, save_network
+from headway.loader import Loaded, NoTapeError, Progress, Report, load_tape
 from headway.native import library
-from headway.nn.build import build as build_network
-from headway.nn.taps import Taps
-from headway.nn.transformer import UNTOUCHED, Transformer
 from headway.spec.count import parameters
 from headway.spec.model import ModelSpec
+from headway.tape import Program
 from headway.text.tokenizer import Tokenizer, load_tokenizer
 
-Ids = Sequence[int] | Sequence[Sequence[int]] | Tensor
-Messages = Sequence[Mapping[str, Any]]
-Prompt = str | Sequence[int] | Messages | Tensor
+# torch is imported by what needs it, when it is asked for: a tape answers without.
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from headway.batch import Batch, Output
+    from headway.explain import Explanation, Worked
+    from headway.nn.taps import Taps
+    from headway.nn.transformer import Keep, Transformer
+
+Messages: TypeAlias = Sequence[Mapping[str, Any]]
+Ids: TypeAlias = "Sequence[int] | Sequence[Sequence[int]] | Tensor"
+Prompt: TypeAlias = "str | Sequence[int] | Messages | Tensor"
 Chosen = TypeVar("Chosen", Sampling, Beams)
 EngineName = Literal["auto", "tape", "modules"]
 ENGINES: tuple[str, ...] = get_args(EngineName)
@@ -79,13 +83,13 @@ class Options(TypedDict, total=False):
 class Model:
     """A network with its tokenizer and what its files say beside the weights.
 
-    `spec` is what the model is, `runner` what answers (modules, or a tape of native calls), `network` the torch
+    `spec` is what the model is, `runner` what answers (modules, or a program of native calls), `network` the torch
     modules, `tokenizer` None when there is no vocabulary, `report` what loading found (None for a model built here).
     """
 
     def __init__(
         self,
-        runner: Transformer | TapeNetwork,
+        runner: Transformer | Program,
         tokenizer: Tokenizer | None = None,
         *,
         modules: Callable[[], Transformer] | None = None,
@@ -108,35 +112,49 @@ class Model:
 
     def __repr__(self) -> str:
         size, spec = parameters(self.spec), self.spec
-        return f"<headway.Model {spec.name}: {size:,} parameters, {type(self.runner).__name__} on {self.runner.device}>"
+        return f"<headway.Model {spec.name}: {size:,} parameters, {type(self.runner).__name__} on {self.device}>"
+
+    @property
+    def device(self) -> str:
+        """Where it computes."""
+        return "cpu" if isinstance(self.runner, Program) else str(self.runner.device)
 
     @cached_property
     def network(self) -> Transformer:
         """The model as modules: to look inside, change or save. Of a model on a tape, loaded now, beside it."""
-        if isinstance(self.runner, Transformer):
+        if not isinstance(self.runner, Program):
             return self.runner
         if self._modules is None:
             raise RequestError('this model runs on a tape without modules; load it with engine="modules"')
         return self._modules()
 
-    @torch.inference_mode()
-    def logits(self, ids: Ids, *, tap: Taps = UNTOUCHED) -> Tensor:
+    def logits(self, ids: Ids, *, tap: Taps | None = None) -> Tensor:
         """Float32 logits [B, T, V] of token ids: one list, lists of any lengths, or a tensor [T] or [B, T].
 
         Places past the end of a shorter row hold NaN, so that nobody mistakes them for an answer.
         """
-        batch = self._batch(ids)
-        output = self.runner(batch, keep="all") if tap is UNTOUCHED else self.network(batch, keep="all", tap=tap)
-        logits = cast(Tensor, output.logits)
-        return logits.masked_fill((batch.segments == 0)[..., None], float("nan"))
+        output, padding = self._output(ids, "all", tap)
+        return cast("Tensor", output.logits).masked_fill(padding, float("nan"))
 
-    @torch.inference_mode()
-    def hidden(self, ids: Ids, *, tap: Taps = UNTOUCHED) -> Tensor:
+    def hidden(self, ids: Ids, *, tap: Taps | None = None) -> Tensor:
         """Hidden states [B, T, D] after the last norm, in the model's dtype; NaN past the end of a shorter row."""
+        output, padding = self._output(ids, "none", tap)
+        return output.hidden[self.spec.decoder.name].masked_fill(padding, float("nan"))
+
+    def _output(self, ids: Ids, keep: Keep, tap: Taps | None) -> tuple[Output, Tensor]:
+        """What the model makes of whole rows, and where [B, T, 1] they are padding; a tap looks into the modules."""
+        import torch
+
+        from headway.fast import TapeNetwork
+
         batch = self._batch(ids)
-        output = self.runner(batch, keep="none") if tap is UNTOUCHED else self.network(batch, keep="none", tap=tap)
-        hidden: Tensor = output.hidden[self.spec.decoder.name]
-        return hidden.masked_fill((batch.segments == 0)[..., None], float("nan"))
+        with torch.inference_mode():
+            if tap is not None:
+                output = self.network(batch, keep=keep, tap=tap)
+            else:
+                runner = self.runner
+                output = (TapeNetwork(runner) if isinstance(runner, Program) else runner)(batch, keep=keep)
+            return output, (batch.segments == 0)[..., None]
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion:
         """The answer to one prompt: a text, token ids, or messages for the chat template.
@@ -177,14 +195,20 @@ class Model:
 
     def explain(self, text: Prompt, *, top: int = 5) -> Explanation:
         """What happens at the last token: where each layer looks, and what it would say (the logit lens)."""
+        from headway.explain import explain
+
         return explain(self.network, self.ids(text), tokenizer=self.tokenizer, top=top)
 
     def worked_example(self, text: Prompt, *, layer: int = 0, head: int = 0) -> Worked:
         """One attention head step by step on this model's numbers, plain Python beside the network."""
+        from headway.explain import worked_example
+
         return worked_example(self.network, self.ids(text), layer=layer, head=head, tokenizer=self.tokenizer)
 
     def attentions(self, ids: Ids) -> dict[str, Tensor]:
         """Attention weights [B, H, T, T] of every attention by its path; padding holds 0."""
+        from headway.explain import attentions
+
         return attentions(self.network, self._batch(ids), keep="none").weights
 
     def request(self, prompt: Prompt, **options: Unpack[Options]) -> Request:
@@ -241,6 +265,8 @@ class Model:
 
         A folder that exists and is not empty is refused unless `overwrite`; it appears whole or not at all.
         """
+        from headway.loader import save_network
+
         save_network(
             self.network,
             Path(folder),
@@ -252,6 +278,8 @@ class Model:
         )
 
     def _batch(self, ids: Ids) -> Batch:
+        from headway.batch import Batch
+
         rows = as_rows(ids)
         vocab, context = self.spec.decoder.stem.vocab, self.spec.decoder.context
         for number, row in enumerate(rows):
@@ -262,7 +290,7 @@ class Model:
             bad = next((token for token in row if not 0 <= token < vocab), None)
             if bad is not None:
                 raise DataError(f"row {number} holds token id {bad}; this model's ids are 0 to {vocab - 1}")
-        return Batch.of(rows, device=self.runner.device)
+        return Batch.of(rows, device=self.device)
 
 
 def _refuse_one_text(texts: object) -> None:
@@ -273,12 +301,12 @@ def _refuse_one_text(texts: object) -> None:
 
 def is_conversation(prompt: Sequence[int] | Messages | Tensor) -> TypeGuard[Messages]:
     """Whether a prompt is a list of messages, each with "role" and "content"."""
-    return not isinstance(prompt, Tensor) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+    return not is_torch_array(prompt) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
 def as_rows(ids: Ids) -> list[list[int]]:
     """Token ids in any accepted form as a list of rows."""
-    if isinstance(ids, Tensor):
+    if is_torch_array(ids):
         if ids.ndim not in (1, 2) or ids.is_floating_point():
             raise DataError(f"token ids as a tensor are whole numbers [T] or [B, T]; got {ids.dtype} {list(ids.shape)}")
         ids = ids.tolist()
@@ -311,51 +339,50 @@ def load(
     and the report says why where it cannot. CheckpointError or SpecError names the file, the field and the way out.
     """
     path = resolve(str(ref))
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
-        raise RequestError(
-            f"device = {device} is not on this machine, or not in this build of torch; try cpu"
-        ) from None
     if engine not in ENGINES:
         raise RequestError(f"engine = {engine} is not one of {', '.join(ENGINES)}")
-    modules = partial(load_network, path, dtype=dtype, device=device, progress=progress)
     note = library.slow() if engine == "auto" else ""
     if engine != "modules" and not note:
         try:
-            return _on_tape(path, dtype, device, progress, modules)
+            return _on_tape(path, dtype, device, progress)
         except NoTapeError as error:
             if engine == "tape":
                 raise
             note = str(error)
-    loaded = modules()
-    return Model(
-        loaded.network,
-        find_tokenizer(path),
-        config=loaded.config,
-        generation_config=loaded.generation_config,
-        report=replace(loaded.report, note=note),
-    )
+    loaded = _modules(path, dtype, device, progress)
+    return _model(loaded, path, report=replace(loaded.report, note=note))
 
 
-def _on_tape(
-    path: Path,
-    dtype: str | torch.dtype,
-    device: str | torch.device,
-    progress: Progress | None,
-    modules: Callable[[], Loaded[Transformer]],
-) -> Model:
-    if torch.device(device).type != "cpu":
+def _on_tape(path: Path, dtype: object, device: object, progress: Progress | None) -> Model:
+    if str(device).partition(":")[0] != "cpu":
+        check_device(device)
         raise NoTapeError(f"a tape runs on the CPU, not on {device}")
     loaded = load_tape(path, dtype=dtype, progress=progress)
-    return Model(
-        loaded.network,
-        find_tokenizer(path),
-        modules=lambda: modules().network,
-        config=loaded.config,
-        generation_config=loaded.generation_config,
-        report=loaded.report,
-    )
+    return _model(loaded, path, modules=lambda: _modules(path, dtype, device, progress).network)
+
+
+def _modules(path: Path, dtype: object, device: object, progress: Progress | None) -> Loaded[Transformer]:
+    from headway.loader import load_network
+
+    return load_network(path, dtype=cast("str", dtype), device=check_device(device), progress=progress)
+
+
+def _model(loaded: Loaded[Any], path: Path, **more: Any) -> Model:
+    tokenizer = Tokenizer.from_gguf(loaded.metadata) if path.suffix == ".gguf" else find_tokenizer(path)
+    given = {"report": loaded.report, **more}
+    return Model(loaded.network, tokenizer, config=loaded.config, generation_config=loaded.generation_config, **given)
+
+
+def check_device(device: object) -> torch.device:
+    """The device of that name; RequestError unless tensors can be made on it."""
+    import torch
+
+    try:
+        return torch.empty(0, device=cast("str", device)).device
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise RequestError(
+            f"device = {device} is not on this machine, or not in this build of torch; try cpu"
+        ) from None
 
 
 def find_tokenizer(path: Path) -> Tokenizer | None:
@@ -375,4 +402,7 @@ def build(
     tokenizer: Tokenizer | None = None,
 ) -> Model:
     """A model of `spec` with fresh weights; the same seed gives the same weights on every device."""
+    from headway.loader import parse_dtype
+    from headway.nn.build import build as build_network
+
     return Model(build_network(spec, seed=seed, dtype=parse_dtype(dtype), device=device), tokenizer)

@@ -36,19 +36,21 @@ def open_model(
 
     path = resolve(ref)
     with terminal.progress(f"loading {ref}") as progress:
-        from headway.loader import parse_dtype
+        from headway.loader import dtype_name
         from headway.model import load
 
         if dtype != "auto":
-            parse_dtype(dtype)
-        check_device(device)
+            dtype_name(dtype)
+        if device != "cpu":
+            check_device(device)
         asked = checked(**options)
-        use_cores()
+        if engine == "modules" or device != "cpu":
+            use_cores()  # now, since the import of torch is no part of loading
         started, began = process_seconds(), time.perf_counter()
         model = load(path, dtype=dtype, device=device, engine=engine, progress=progress)
     assert model.report is not None
-    if model.report.engine != "modules":
-        use_cores(1)  # the tape has its own threads, and torch's would only be in their way
+    if model.report.engine == "modules":
+        use_cores()
     seconds = time.perf_counter() - began
     warn_of_no_chance(model, asked)
     return Opened(model, Loading(model=ref, report=model.report, start_seconds=started, load_seconds=seconds), asked)
@@ -67,11 +69,11 @@ def check_device(device: str) -> None:
         ) from None
 
 
-def use_cores(most: int | None = None) -> None:
+def use_cores() -> None:
     """No more threads than may run at once: a container's share of time is less than the cores that torch counts."""
     import torch
 
-    torch.set_num_threads(min(torch.get_num_threads(), most or usable_cores()))
+    torch.set_num_threads(min(torch.get_num_threads(), usable_cores()))
 
 
 def process_seconds() -> float:

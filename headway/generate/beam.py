@@ -6,13 +6,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-
 from headway.errors import RequestError
+from headway.generate.arrays import Array, array_namespace, like, log_softmax, precise
 from headway.generate.engine import Engine
 from headway.generate.request import Beams, Completion, Request, TokenLogprob
-from headway.generate.sampling import NEVER, History, adjust, bias_vector, precise
+from headway.generate.sampling import NEVER, History, adjust, bias, likeliest
 from headway.generate.score import score
 from headway.generate.stop import Writer
 
@@ -67,22 +65,23 @@ def _batches(searches: list[Search], beams: int, rows: int) -> list[list[Search]
     return [searches[start : start + size] for start in range(0, len(searches), size)]
 
 
-@torch.inference_mode()
 def _run(engine: Engine, searches: list[Search]) -> list[Search]:
     """Row by row: the live hypotheses of the first search, of the second, and so on."""
     past, open_searches = engine.past(), list(searches)
     while open_searches:
         advance = past.advance([live.tokens for one in open_searches for live in one.live])
-        logits = None if advance.logits is None else engine.known(advance.logits[:, -1])
+        logits = None if advance.logits is None else engine.known(advance.logits)
+        at = {row: place for place, row in enumerate(advance.ready)}
         sources: list[int] = []
         start = 0
         for one in open_searches:
             rows = range(start, start + len(one.live))
             start = rows.stop
-            if logits is None or not set(rows) <= set(advance.ready):
+            if logits is None or not at.keys() >= set(rows):
                 sources += rows
             else:
-                sources += [rows[source] for source in one.expand(logits[rows.start : rows.stop])]
+                places = [at[row] for row in rows]
+                sources += [rows[source] for source in one.expand(logits[places[0] : places[-1] + 1])]
         open_searches = [one for one in open_searches if one.live]
         if sources:
             past.arrange(sources)
@@ -96,11 +95,11 @@ class Search:
         self.engine, self.request, self.number, self.beams = engine, request, number, beams
         self.sampling = replace(request.sampling, logit_bias=())
         self.limit = min(request.max_tokens, engine.limits.context - len(request.prompt))
-        history = History(request.prompt, engine.known.width) if self.sampling.counts else None
+        history = History(request.prompt) if self.sampling.counts else None
         self.live = [Hypothesis(request.prompt, 0.0, history)]
         self.finished: list[Finished] = []
 
-    def expand(self, logits: Tensor) -> list[int]:
+    def expand(self, logits: Array) -> list[int]:
         """Grow every live hypothesis by logits [N, V]; returns which row each new live one came from."""
         sources: list[int] = []
         grown: list[Hypothesis] = []
@@ -122,21 +121,21 @@ class Search:
         """The best answers, best first."""
         return [self._completion(choice, best) for choice, best in enumerate(self.finished[: self.request.n])]
 
-    def _logprobs(self, logits: Tensor) -> Tensor:
+    def _logprobs(self, logits: Array) -> Array:
         logits = precise(logits)
         if self.request.sampling.logit_bias:
-            logits = logits + bias_vector(self.request.sampling.logit_bias, logits.shape[-1], logits.device)
+            logits = bias(logits, self.request.sampling.logit_bias)
         histories = [live.history for live in self.live if live.history is not None]
-        return adjust(logits.log_softmax(dim=-1), self.sampling, histories, [live.tokens for live in self.live])
+        return adjust(log_softmax(logits), self.sampling, histories, [live.tokens for live in self.live])
 
-    def _candidates(self, logprobs: Tensor) -> list[tuple[int, Hypothesis]]:
+    def _candidates(self, logprobs: Array) -> list[tuple[int, Hypothesis]]:
         """The best continuations, best first: enough that `beams` of them go on whatever ends."""
-        totals = torch.tensor([live.total for live in self.live], dtype=logprobs.dtype, device=logprobs.device)
-        scores = (logprobs + totals[:, None]).flatten()
-        count = min(max(2, 1 + len(self.request.ends)) * self.beams.beams, len(scores))
-        values, places = scores.topk(count)
+        totals = like([live.total for live in self.live], logprobs)
+        scores = array_namespace(logprobs).reshape(logprobs + totals[:, None], (1, -1))
+        count = min(max(2, 1 + len(self.request.ends)) * self.beams.beams, scores.shape[-1])
+        values, places = likeliest(scores, count)
         found = []
-        for value, place in zip(values.tolist(), places.tolist(), strict=True):
+        for value, place in zip(values[0].tolist(), places[0].tolist(), strict=True):
             source, token = divmod(place, logprobs.shape[-1])
             if value > NEVER:
                 found.append((source, self._grow(self.live[source], token, value)))

@@ -6,10 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
 from headway.errors import RequestError
+from headway.generate.arrays import Array
 from headway.generate.check import whole
 from headway.generate.past import Network, Past
 from headway.generate.request import Completion, Event, Limits, Request, Sampling, TokenLogprob, join
@@ -36,7 +34,7 @@ class Engine:
         self.chunk, self.rows, self.cached = chunk, rows, cached
         decoder, head = network.spec.decoder, network.spec.heads[0]
         ids = range(head.vocab) if tokenizer is None else tokenizer.known_ids
-        self.known = Known.of(ids, head.vocab, network.device)
+        self.known = Known.of(ids, head.vocab)
         self.limits = Limits(
             vocab=decoder.stem.vocab,
             known=self.known.ids,
@@ -64,8 +62,6 @@ class Engine:
             number,
             choice,
             context=self.limits.context,
-            width=self.known.width,
-            device=self.network.device,
             texts=self.tokenizer,
         )
 
@@ -97,7 +93,6 @@ class Running:
         """Whether anything is left to do."""
         return bool(self.waiting or self.groups)
 
-    @torch.inference_mode()
     def step(self) -> list[Event]:
         """Let in what has room, advance every group, merge groups that have caught up."""
         self._admit()
@@ -147,10 +142,7 @@ class Group:
         if not advance.ready:
             return []
         assert advance.logits is not None
-        logits, ready = self._fork(self.engine.known(advance.logits[:, -1]), advance.ready)
-        rows = self.rows
-        if len(ready) < len(rows):
-            rows, logits = [rows[row] for row in ready], logits[ready]
+        rows, logits = self._fork(self.engine.known(advance.logits), advance.ready)
         tokens = next_tokens(rows, logits)
         logprobs = token_logprobs(rows, logits, tokens)
         events = [row.push(token, logprob) for row, token, logprob in zip(rows, tokens, logprobs, strict=True)]
@@ -158,20 +150,22 @@ class Group:
             self._leave()
         return events
 
-    def _fork(self, logits: Tensor, ready: list[int]) -> tuple[Tensor, list[int]]:
-        """Let each prompt that is computed stand once for every answer that is wanted of it."""
+    def _fork(self, logits: Array, ready: list[int]) -> tuple[list[Sequence], Array]:
+        """The rows that get a token, and their logits: a prompt now computed stands once for every answer of it."""
         if all(row.answers == 1 for row in self.rows):
-            return logits, ready
+            return [self.rows[place] for place in ready], logits
+        at = {row: place for place, row in enumerate(ready)}
         sources: list[int] = []
         rows: list[Sequence] = []
         for place, row in enumerate(self.rows):
-            others = range(1, row.answers) if place in ready else range(0)
+            others = range(1, row.answers) if place in at else range(0)
             rows += [row, *(self.engine.sequence(row.request, row.number, choice) for choice in others)]
             sources += [place] * (1 + len(others))
             row.answers -= len(others)
         self.rows = rows
         self.past.arrange(sources)
-        return logits[sources], [place for place, source in enumerate(sources) if source in ready]
+        fed = [row for row, source in zip(rows, sources, strict=True) if source in at]
+        return fed, logits[[at[source] for source in sources if source in at]]
 
     def _leave(self) -> None:
         stay = [place for place, row in enumerate(self.rows) if not row.finished]
@@ -180,7 +174,7 @@ class Group:
             self.past.arrange(stay)
 
 
-def next_tokens(rows: list[Sequence], logits: Tensor) -> list[int]:
+def next_tokens(rows: list[Sequence], logits: Array) -> list[int]:
     """The next token of each row of logits [N, V]."""
     if all(row.plain for row in rows):
         return greedy(logits).tolist()
@@ -202,7 +196,7 @@ def next_tokens(rows: list[Sequence], logits: Tensor) -> list[int]:
     return tokens
 
 
-def token_logprobs(rows: list[Sequence], logits: Tensor, tokens: list[int]) -> list[tuple[TokenLogprob, ...]]:
+def token_logprobs(rows: list[Sequence], logits: Array, tokens: list[int]) -> list[tuple[TokenLogprob, ...]]:
     """For each row that asks, the model's own log-probability of its token and of the likeliest ids."""
     found: list[tuple[TokenLogprob, ...]] = [()] * len(rows)
     asking = [place for place, row in enumerate(rows) if row.request.logprobs]

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import torch
-from torch import Tensor
-
-from headway.batch import Batch, Output
+from headway.generate.arrays import Array
 from headway.spec.mixers import Attention
 from headway.spec.model import ModelSpec
 from headway.spec.position import Rope
@@ -34,25 +31,36 @@ class Clock(Protocol):
     def truncate(self, lengths: Sequence[int]) -> None: ...
 
 
+class Answer(Protocol):
+    """What a step came to. The logits are the caller's own: nobody else writes to them."""
+
+    @property
+    def logits(self) -> Array | None: ...
+
+
 class Network(Protocol):
-    """What generation needs of a model: modules, or a tape. It takes only caches that it made itself."""
+    """What generation needs of a model: `nn.Transformer`, or `tape.Program`.
+
+    A step computes the next tokens of every row of a cache that the network made itself (of whole rows without one);
+    a row may have none. Logits are [N, V] of all tokens, row after row ("all"), or of the last one of each row that has
+    any ("last"). `horizons` gives the length of each row once its announced tokens are computed.
+    """
 
     @property
     def spec(self) -> ModelSpec: ...
 
-    def __call__(self, batch: Batch, cache: Any = None, *, keep: Keep) -> Output: ...
-
     def cache(self, rows: int, capacity: int) -> Clock: ...
 
-    @property
-    def device(self) -> torch.device: ...
+    def step(
+        self, rows: Sequence[Sequence[int]], cache: Any = None, *, keep: Keep, horizons: Sequence[int] | None = None
+    ) -> Answer: ...
 
 
 @dataclass(frozen=True)
 class Advance:
     """What one step of the network came to."""
 
-    logits: Tensor | None  # B T V of the tokens just computed ("all"), or B 1 V of each row's last one ("last")
+    logits: Array | None  # [N, V] of the tokens just computed, row after row ("all"), or of each ready row ("last")
     starts: tuple[int, ...]  # tokens of each row that were computed before
     counts: tuple[int, ...]  # tokens of each row that this step computed
     ready: list[int]  # rows that this step made complete; only their last logits are of use
@@ -64,7 +72,7 @@ class Past:
     def __init__(self, network: Network, *, chunk: int, cached: bool = True) -> None:
         self.network, self.chunk, self.cached = network, chunk, cached
         self.cache: Clock | None = None
-        self._device, self._context = network.device, network.spec.decoder.context
+        self._context = network.spec.decoder.context
         self._ropes = changing_ropes(network.spec)
         self._regimes: list[tuple[int, ...]] = []
 
@@ -89,16 +97,20 @@ class Past:
         Logits are left out where `keep` is "last" and no row has caught up yet.
         """
         if not self.cached:
-            batch = Batch.of(known, device=self._device)
-            return Advance(self.network(batch, keep=keep).logits, batch.starts, batch.lengths, list(range(len(known))))
+            logits: Array = self.network.step(known, keep=keep).logits
+            return Advance(logits, (0,) * len(known), tuple(map(len, known)), list(range(len(known))))
         horizons = [len(tokens) for tokens in known]
         cache = self._prepare(horizons)
         starts = cache.lengths
         rows = [tokens[start : start + self.chunk] for tokens, start in zip(known, starts, strict=True)]
-        batch = Batch.of(rows, starts=starts, horizons=horizons, device=self._device)
-        ready = [row for row, length in enumerate(horizons) if rows[row] and starts[row] + len(rows[row]) == length]
-        output = self.network(batch, cache, keep="none" if keep == "last" and not ready else keep)
-        return Advance(output.logits, starts, batch.lengths, ready)
+        counts = tuple(map(len, rows))
+        ready = [row for row, count in enumerate(counts) if count and starts[row] + count == horizons[row]]
+        wanted: Keep = "none" if keep == "last" and not ready else keep
+        logits = self.network.step(rows, cache, keep=wanted, horizons=horizons).logits
+        if wanted == "last" and len(ready) < len(rows) - counts.count(0):
+            fed = [row for row, count in enumerate(counts) if count]
+            logits = logits[[place for place, row in enumerate(fed) if row in ready]]
+        return Advance(logits, starts, counts, ready)
 
     def _prepare(self, horizons: list[int]) -> Clock:
         longest = max(horizons)

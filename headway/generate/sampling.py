@@ -5,20 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import blake2b
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from headway.errors import CheckpointError
+from headway.generate.arrays import (
+    Array,
+    array_namespace,
+    copied,
+    ids_like,
+    largest,
+    like,
+    log_softmax,
+    logsumexp,
+    places_of_largest,
+    precise,
+)
 from headway.generate.request import BAN, ONLY, Sampling, TokenLogprob
 
 NEVER = -math.inf
-FIRST_LOOK = 1024  # largest logits that top-p examines before it sorts the whole vocabulary
+FIRST_LOOK = 1024  # largest logits that top-p examines before the whole vocabulary
+
+quiet = np.errstate(all="ignore")  # infinities are meant, and torch says nothing about them either
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Known:
     """The ids that a tokenizer knows, decided once: all others have probability exactly 0.
 
@@ -28,22 +41,25 @@ class Known:
 
     ids: frozenset[int]
     width: int  # one more than the largest known id
-    gaps: Tensor | None  # unknown ids below it
+    gaps: NDArray[np.intp] | None  # unknown ids below it
 
     @classmethod
-    def of(cls, known: Iterable[int], vocab: int, device: torch.device | str = "cpu") -> Known:
+    def of(cls, known: Iterable[int], vocab: int) -> Known:
         """The known ids among the `vocab` ids of a head."""
-        inside = frozenset(token for token in known if 0 <= token < vocab)
+        inside = frozenset(range(vocab)).intersection(known)
         if not inside:
             raise CheckpointError(f"the tokenizer knows none of the model's {vocab} ids; it belongs to another model")
         width = max(inside) + 1
-        gaps = sorted(set(range(width)) - inside)
-        return cls(inside, width, torch.tensor(gaps, device=device) if gaps else None)
+        gaps = sorted(set(range(width)) - inside) if len(inside) < width else []
+        return cls(inside, width, np.array(gaps) if gaps else None)
 
-    def __call__(self, logits: Tensor) -> Tensor:
+    def __call__(self, logits: Array) -> Array:
         """Logits [..., vocab] -> [..., width]."""
-        kept = logits[..., : self.width]
-        return kept if self.gaps is None else kept.index_fill(-1, self.gaps, NEVER)
+        kept = logits if logits.shape[-1] == self.width else logits[..., : self.width]
+        if self.gaps is not None:
+            kept = copied(kept)
+            kept[..., self.gaps] = NEVER
+        return kept
 
 
 class History:
@@ -52,92 +68,121 @@ class History:
     Only a sequence's own ids enter: never padding, never another row's.
     """
 
-    def __init__(self, prompt: Iterable[int], width: int, device: torch.device | str = "cpu") -> None:
-        self.prompt = torch.zeros(width, dtype=torch.bool, device=device)
-        self.prompt[torch.tensor([token for token in prompt if token < width], dtype=torch.long)] = True
-        self.counts = torch.zeros(width, dtype=torch.float64, device=device)
+    def __init__(self, prompt: Iterable[int]) -> None:
+        self.prompt = frozenset(prompt)
+        self.counts: dict[int, int] = {}
 
     def push(self, token: int) -> None:
         """Count a generated id."""
-        self.counts[token] += 1
+        self.counts[token] = self.counts.get(token, 0) + 1
 
     def copy(self) -> History:
         """The same past, to go on differently."""
         other = object.__new__(History)
-        other.prompt, other.counts = self.prompt, self.counts.clone()
+        other.prompt, other.counts = self.prompt, self.counts.copy()
         return other
 
+    def seen(self, prompt: bool, width: int) -> list[int]:
+        """The ids below `width` that were generated, those of the prompt too if `prompt`."""
+        return [token for token in (self.prompt | self.counts.keys() if prompt else self.counts) if token < width]
 
-def greedy(logits: Tensor) -> Tensor:
+
+def greedy(logits: Array) -> Array:
     """[N], the id of the largest logit of each row [N, V]; the lowest id of equal ones."""
-    return logits.argmax(dim=-1)
-
-
-def precise(logits: Tensor) -> Tensor:
-    """Logits in float64 (on the CPU where the device has none), so that draws agree between devices."""
-    return (logits.cpu() if logits.device.type == "mps" else logits).double()
+    return array_namespace(logits).argmax(logits, axis=-1)
 
 
 def adjust(
-    logits: Tensor, sampling: Sampling, histories: Sequence[History] = (), tokens: Sequence[Sequence[int]] = ()
-) -> Tensor:
+    logits: Array, sampling: Sampling, histories: Sequence[History] = (), tokens: Sequence[Sequence[int]] = ()
+) -> Array:
     """Bias, penalties and bans on [N, V]; `histories` and `tokens` (all of a row, prompt first) as these need them."""
     if sampling.logit_bias:
-        logits = logits + bias_vector(sampling.logit_bias, logits.shape[-1], logits.device)
+        logits = bias(logits, sampling.logit_bias)
     if sampling.counts:
-        prompt = torch.stack([history.prompt for history in histories]).to(logits.device)
-        counts = torch.stack([history.counts for history in histories]).to(logits.device)
-        seen = counts > 0 if not sampling.penalise_prompt else prompt | (counts > 0)
-        logits = repetition(logits, seen, float(sampling.repetition_penalty))
-        logits = presence_and_frequency(logits, counts, sampling.presence_penalty, sampling.frequency_penalty)
+        logits = penalise(logits, sampling, histories)
     if sampling.no_repeat_ngram:
         logits = ban(logits, [repeats(row, sampling.no_repeat_ngram) for row in tokens])
     return logits
 
 
-def narrow(logits: Tensor, sampling: Sampling) -> Tensor:
+@quiet
+def narrow(logits: Array, sampling: Sampling) -> Array:
     """Temperature and filters on [N, V] float64; what they remove is minus infinity, and something always stays."""
-    logits = heat(logits, sampling.temperature)
-    logits = top_k(logits, sampling.top_k)
-    logits = top_p(logits, sampling.top_p)
-    logits = min_p(logits, sampling.min_p)
-    return typical_p(logits, sampling.typical_p)
+    return _filtered(top_k(heat(logits, sampling.temperature), sampling.top_k), sampling)
 
 
+def _filtered(logits: Array, sampling: Sampling, total: Array | None = None) -> Array:
+    return typical_p(min_p(top_p(logits, sampling.top_p, total), sampling.min_p), sampling.typical_p)
+
+
+@quiet
 def choose(
-    logits: Tensor,
+    logits: Array,
     sampling: Sampling,
     uniforms: Sequence[float],
     histories: Sequence[History] = (),
     tokens: Sequence[Sequence[int]] = (),
-) -> Tensor:
-    """[N], the next id of each row of logits [N, V]."""
+) -> Array:
+    """[N], the next id of each row of logits [N, V]: what `draw` draws of what `narrow` leaves, or the largest."""
     logits = adjust(precise(logits), sampling, histories, tokens) if sampling.adjusts else logits
-    return greedy(logits) if sampling.greedy else draw(narrow(precise(logits), sampling), uniforms)
+    if sampling.greedy:
+        return greedy(logits)
+    heated, ids, total = _shortlist(logits, sampling)
+    drawn = draw(_filtered(heated, sampling, total), uniforms)
+    return drawn if ids is None else array_namespace(ids).take_along_axis(ids, drawn[:, None], axis=-1)[:, 0]
 
 
-@lru_cache(maxsize=64)
-def bias_vector(bias: tuple[tuple[int, float], ...], width: int, device: torch.device) -> Tensor:
-    """[V] float64 to add: -100 bans an id, 100 bans all ids but those that have it, others are sums."""
-    only = any(value == ONLY for _, value in bias)
-    vector = torch.full((width,), NEVER if only else 0.0, dtype=torch.float64, device=device)
-    for token, value in bias:
-        vector[token] = NEVER if value == BAN or (only and value != ONLY) else value
-    return vector
+def _shortlist(logits: Array, sampling: Sampling) -> tuple[Array, Array | None, Array | None]:
+    """Heated logits of the ids that top-k and top-p can leave, these ids, and the logarithm of all ids' sum.
+
+    The ids are None where they are all; the sum where it is that of the ids.
+    """
+    xp, vocab = array_namespace(logits), logits.shape[-1]
+    if 0 < sampling.top_k < vocab:
+        ids = largest_ids(logits, sampling.top_k)
+        return heat(precise(xp.take_along_axis(logits, ids, axis=-1)), sampling.temperature), ids, None
+    heated = heat(precise(logits), sampling.temperature)
+    if sampling.top_p == 1 or vocab <= FIRST_LOOK:
+        return heated, None, None
+    total, ids = logsumexp(heated), largest_ids(heated, FIRST_LOOK)
+    few = xp.take_along_axis(heated, ids, axis=-1)
+    if bool(xp.any(xp.sum(xp.exp(few - total), axis=-1) < sampling.top_p)):
+        return heated, None, None
+    return few, ids, total
 
 
-def repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Positive logits of seen ids [N, V] divided, negative ones multiplied, each id once (arXiv 1909.05858)."""
-    if penalty == 1:
+def bias(logits: Array, values: Sequence[tuple[int, float]]) -> Array:
+    """Logits [N, V] with biases added: -100 bans an id, 100 bans all ids but those that have it, others are sums."""
+    only = any(value == ONLY for _, value in values)
+    sums = [NEVER if value == BAN or (only and value != ONLY) else value for _, value in values]
+    ids = ids_like([token for token, _ in values], logits)
+    kept = logits[:, ids] + like(sums, logits)
+    changed = array_namespace(logits).full_like(logits, NEVER) if only else copied(logits)
+    changed[:, ids] = kept
+    return changed
+
+
+def penalise(logits: Array, sampling: Sampling, histories: Sequence[History]) -> Array:
+    """Penalties on [N, V], each on the ids that its row has seen.
+
+    Positive logits are divided, negative ones multiplied by the repetition penalty, once (arXiv 1909.05858); the
+    presence penalty is taken off ids that were generated, the frequency penalty for each time.
+    """
+    if not sampling.counts:
         return logits
-    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
-
-
-def presence_and_frequency(logits: Tensor, counts: Tensor, presence: float, frequency: float) -> Tensor:
-    """`presence` off ids that were generated, `frequency` off for each time; `counts` [N, V] of generated ids."""
-    if not presence and not frequency:
-        return logits
-    return logits - presence * (counts > 0) - frequency * counts
+    found = [history.seen(sampling.penalise_prompt, logits.shape[-1]) for history in histories]
+    rows = ids_like([row for row, ids in enumerate(found) for _ in ids], logits)
+    columns = ids_like([token for ids in found for token in ids], logits)
+    times = [history.counts.get(token, 0) for history, ids in zip(histories, found, strict=True) for token in ids]
+    counts = like(times, logits)
+    values, penalty = logits[rows, columns], float(sampling.repetition_penalty)
+    if penalty != 1:
+        values = array_namespace(logits).where(values > 0, values / penalty, values * penalty)
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        values = values - sampling.presence_penalty * (counts > 0) - sampling.frequency_penalty * counts
+    changed = copied(logits)
+    changed[rows, columns] = values
+    return changed
 
 
 def repeats(tokens: Sequence[int], size: int) -> list[int]:
@@ -147,85 +192,111 @@ def repeats(tokens: Sequence[int], size: int) -> list[int]:
     return sorted({tokens[start + size - 1] for start in starts if list(tokens[start : start + size - 1]) == last})
 
 
-def ban(logits: Tensor, tokens: Sequence[Sequence[int]]) -> Tensor:
+def ban(logits: Array, tokens: Sequence[Sequence[int]]) -> Array:
     """Minus infinity for these ids of each row; a row that would have nothing left stays as it is."""
-    banned = torch.zeros(logits.shape, dtype=torch.bool)
+    xp, fewer = array_namespace(logits), copied(logits)
     for row, ids in enumerate(tokens):
-        banned[row, torch.tensor([token for token in ids if token < logits.shape[-1]], dtype=torch.long)] = True
-    fewer = logits.masked_fill(banned.to(logits.device), NEVER)
-    return torch.where((fewer > NEVER).any(dim=-1, keepdim=True), fewer, logits)
+        fewer[row, ids_like([token for token in ids if token < logits.shape[-1]], logits)] = NEVER
+    return xp.where(xp.any(fewer > NEVER, axis=-1, keepdims=True), fewer, logits)
 
 
-def heat(logits: Tensor, temperature: float) -> Tensor:
+def heat(logits: Array, temperature: float) -> Array:
     """Logits over the temperature; the largest becomes 0 first, so that no temperature overflows."""
     if temperature == 1:
         return logits
-    return (logits - logits.amax(dim=-1, keepdim=True)) / float(temperature)  # torch takes no int beyond 64 bits
+    most = array_namespace(logits).max(logits, axis=-1, keepdims=True)
+    return (logits - most) / float(temperature)  # torch takes no int beyond 64 bits
 
 
-def top_k(logits: Tensor, k: int) -> Tensor:
+def top_k(logits: Array, k: int) -> Array:
     """The k largest; 0, or more than there are, is all."""
     if k == 0 or k >= logits.shape[-1]:
         return logits
-    return _keep_largest(logits, logits.topk(k).values[..., -1:], torch.tensor([[k]], device=logits.device))
+    return _keep_largest(logits, largest(logits, k)[..., -1:], k)
 
 
-def top_p(logits: Tensor, p: float) -> Tensor:
-    """The fewest largest whose probabilities reach p (nucleus, arXiv 1904.09751); at least one."""
+def top_p(logits: Array, p: float, total: Array | None = None) -> Array:
+    """The fewest largest whose probabilities reach p (nucleus, arXiv 1904.09751); at least one.
+
+    `total` [N, 1] is the logarithm of what all exponentials make, where ids are left out already.
+    """
     if p == 1:
         return logits
-    total = logits.logsumexp(dim=-1, keepdim=True)
-    look = min(FIRST_LOOK, logits.shape[-1])
-    largest = logits.topk(look).values
-    if ((largest - total).exp().sum(dim=-1) < p).any():
-        largest = logits.sort(dim=-1, descending=True).values
-    probabilities = (largest - total).exp()
-    before = probabilities.cumsum(dim=-1) - probabilities
-    count = (before < p).sum(dim=-1, keepdim=True).clamp(min=1)
-    return _keep_largest(logits, largest.gather(-1, count - 1), count)
+    xp = array_namespace(logits)
+    total = logsumexp(logits) if total is None else total
+    ordered = -xp.sort(-logits, axis=-1)
+    probabilities = xp.exp(ordered - total)
+    before = xp.cumulative_sum(probabilities, axis=-1) - probabilities
+    count = _at_least_one(before < p)
+    return _keep_largest(logits, xp.take_along_axis(ordered, count - 1, axis=-1), count)
 
 
-def min_p(logits: Tensor, fraction: float) -> Tensor:
+def min_p(logits: Array, fraction: float) -> Array:
     """Those of at least `fraction` times the largest probability (arXiv 2407.01082)."""
     if fraction == 0:
         return logits
-    return logits.masked_fill(logits < logits.amax(dim=-1, keepdim=True) + math.log(fraction), NEVER)
+    xp = array_namespace(logits)
+    return xp.where(logits < xp.max(logits, axis=-1, keepdims=True) + math.log(fraction), NEVER, logits)
 
 
-def typical_p(logits: Tensor, p: float) -> Tensor:
+def typical_p(logits: Array, p: float) -> Array:
     """The fewest whose surprise is nearest to the entropy and whose probabilities reach p (arXiv 2202.00666)."""
     if p == 1:
         return logits
-    surprise = -logits.log_softmax(dim=-1)
-    probabilities = (-surprise).exp()
-    entropy = torch.where(probabilities > 0, probabilities * surprise, 0.0).sum(dim=-1, keepdim=True)
-    distance = (surprise - entropy).abs()
-    ordered, order = distance.sort(dim=-1)
-    mass = probabilities.gather(-1, order)
-    before = mass.cumsum(dim=-1) - mass
-    count = (before < p).sum(dim=-1, keepdim=True).clamp(min=1)
-    near = _keep_largest(-distance, -ordered.gather(-1, count - 1), count)
-    return logits.masked_fill(near == NEVER, NEVER)
+    xp = array_namespace(logits)
+    surprise = -log_softmax(logits)
+    probabilities = xp.exp(-surprise)
+    entropy = xp.sum(xp.where(probabilities > 0, probabilities * surprise, 0.0), axis=-1, keepdims=True)
+    distance = xp.abs(surprise - entropy)
+    order = xp.argsort(distance, axis=-1)
+    ordered, mass = (xp.take_along_axis(x, order, axis=-1) for x in (distance, probabilities))
+    before = xp.cumulative_sum(mass, axis=-1) - mass
+    count = _at_least_one(before < p)
+    near = _keep_largest(-distance, -xp.take_along_axis(ordered, count - 1, axis=-1), count)
+    return xp.where(near == NEVER, NEVER, logits)
 
 
-def _keep_largest(values: Tensor, smallest: Tensor, count: Tensor) -> Tensor:
-    """The `count` [.., 1] largest of [N, V], of which the last is `smallest`; of equal ones the lowest ids."""
-    above, equal = values > smallest, values == smallest
-    room = count - above.sum(dim=-1, keepdim=True)
-    return values.masked_fill(~(above | (equal & (equal.cumsum(dim=-1) <= room))), NEVER)
+def _at_least_one(among: Array) -> Array:
+    """[N, 1], how many of each row's are true; 1 where none is."""
+    xp = array_namespace(among)
+    count = xp.count_nonzero(among, axis=-1, keepdims=True)
+    return xp.where(count < 1, 1, count)
 
 
-def draw(logits: Tensor, uniforms: Sequence[float]) -> Tensor:
+def largest_ids(logits: Array, count: int) -> Array:
+    """[N, count] ascending, the ids of the largest of each row; of equal ones the lowest."""
+    xp = array_namespace(logits)
+    ids = places_of_largest(logits, count)
+    smallest = xp.min(xp.take_along_axis(logits, ids, axis=-1), axis=-1, keepdims=True)
+    if bool(xp.any(xp.count_nonzero(logits >= smallest, axis=-1) > count)):
+        ids = places_of_largest(top_k(logits, count), count)
+    return xp.sort(ids, axis=-1)
+
+
+def _keep_largest(values: Array, smallest: Array, count: Array | int) -> Array:
+    """The `count` ([N, 1] or one) largest of [N, V], of which the last is `smallest`; of equal ones the lowest ids."""
+    xp = array_namespace(values)
+    kept = values >= smallest
+    if bool(xp.any(xp.count_nonzero(kept, axis=-1, keepdims=True) > count)):
+        above, equal = values > smallest, values == smallest
+        room = count - xp.count_nonzero(above, axis=-1, keepdims=True)
+        kept = above | (equal & (xp.cumulative_sum(xp.astype(equal, xp.int64), axis=-1) <= room))
+    return xp.where(kept, values, NEVER)
+
+
+@quiet
+def draw(logits: Array, uniforms: Sequence[float]) -> Array:
     """[N], the first id at which the cumulative probability passes the row's number in [0, 1).
 
     In the order of ids, not of probabilities: a logit's rounding error then moves no id far. An id of
     probability 0 is never drawn.
     """
-    probabilities = logits.softmax(dim=-1)
-    reached = torch.where(probabilities > 0, probabilities.cumsum(dim=-1), 0.0)
-    number = torch.tensor(uniforms, dtype=logits.dtype, device=logits.device)[:, None]
-    passed = reached > number * reached.amax(dim=-1, keepdim=True)
-    return passed.to(torch.uint8).argmax(dim=-1)
+    xp = array_namespace(logits)
+    weights = xp.exp(logits - xp.max(logits, axis=-1, keepdims=True))
+    reached = xp.where(weights > 0, xp.cumulative_sum(weights, axis=-1), 0.0)
+    number = like(uniforms, logits)[:, None]
+    passed = reached > number * xp.max(reached, axis=-1, keepdims=True)
+    return xp.argmax(xp.astype(passed, xp.uint8), axis=-1)
 
 
 def uniform(seed: int, choice: int, place: int) -> float:
@@ -234,11 +305,11 @@ def uniform(seed: int, choice: int, place: int) -> float:
     return (int.from_bytes(digest, "big") >> 12) / 2**52  # 52 bits: times a sum below it never rounds up to it
 
 
-def measure(logits: Tensor, tokens: Sequence[int], top: int) -> list[TokenLogprob]:
+@quiet
+def measure(logits: Array, tokens: Sequence[int], top: int) -> list[TokenLogprob]:
     """The log-probability under logits [N, V] of each row's token, and of the `top` likeliest ids."""
-    logprobs = precise(logits).log_softmax(dim=-1)
-    ids = torch.tensor(tokens, device=logprobs.device)[:, None]
-    own = logprobs.gather(-1, ids)[:, 0].tolist()
+    xp, logprobs = array_namespace(logits), log_softmax(precise(logits))
+    own = xp.take_along_axis(logprobs, ids_like(tokens, logprobs)[:, None], axis=-1)[:, 0].tolist()
     if not top:
         return [TokenLogprob(token, logprob) for token, logprob in zip(tokens, own, strict=True)]
     values, order = likeliest(logprobs, top)
@@ -246,8 +317,9 @@ def measure(logits: Tensor, tokens: Sequence[int], top: int) -> list[TokenLogpro
     return [TokenLogprob(t, o, tuple(zip(best, best_own, strict=True))) for t, o, best, best_own in pairs]
 
 
-def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def likeliest(logits: Array, count: int) -> tuple[Array, Array]:
     """Values and ids [N, count] of the largest, best first; of equal ones the lowest id first."""
-    ids = top_k(logits, count).topk(count).indices.sort(dim=-1).values
-    values, order = logits.gather(-1, ids).sort(dim=-1, descending=True, stable=True)
-    return values, ids.gather(-1, order)
+    xp, ids = array_namespace(logits), largest_ids(logits, count)
+    values = xp.take_along_axis(logits, ids, axis=-1)
+    order = xp.argsort(-values, axis=-1, stable=True)
+    return xp.take_along_axis(values, order, axis=-1), xp.take_along_axis(ids, order, axis=-1)

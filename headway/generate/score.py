@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from headway.errors import RequestError
 from headway.generate.check import ids, inside, require, whole
 from headway.generate.engine import Engine
@@ -43,21 +41,22 @@ def score(engine: Engine, rows: Sequence[Sequence[int]], *, top: int = 0, given:
     return [found[number] for number in range(len(rows))]
 
 
-@torch.inference_mode()
 def _score(engine: Engine, rows: list[list[int]], top: int, given: int) -> list[Score]:
     past, done = engine.past(), [0] * len(rows)
     found: list[list[TokenLogprob]] = [[] for _ in rows]
     while any(count < len(row) for count, row in zip(done, rows, strict=True)):
         advance = past.advance(rows, keep="all")
         assert advance.logits is not None
+        place = 0  # of the row's first token among the logits
         for row, (start, count) in enumerate(zip(advance.starts, advance.counts, strict=True)):
             first = max(start + 1, given)
             targets = rows[row][first : start + count + 1]
             if targets:
-                begin = first - 1 - start  # the logits of a place foretell the next one
-                logits = engine.known(advance.logits[row, begin : begin + len(targets)])
+                begin = place + first - 1 - start  # the logits of a place foretell the next one
+                logits = engine.known(advance.logits[begin : begin + len(targets)])
                 found[row] += measure(logits, targets, top)
             done[row] = start + count
+            place += count
     return [Score(tuple(row)) for row in found]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-import torch
-
 from headway.generate.request import Event, Finish, Request, TokenLogprob
 from headway.generate.sampling import History, uniform
 from headway.generate.stop import Stream, Writer
@@ -31,8 +29,6 @@ class Sequence:
         choice: int,
         *,
         context: int,
-        width: int,
-        device: torch.device,
         texts: Texts | None,
     ) -> None:
         self.request, self.number, self.choice = request, number, choice
@@ -41,7 +37,7 @@ class Sequence:
         self.tokens = list(request.prompt)
         self.limit = min(request.max_tokens, context - len(request.prompt))
         self.plain = request.sampling.greedy and not request.sampling.adjusts and not request.logprobs
-        self.history = History(request.prompt, width, device) if request.sampling.counts else None
+        self.history = History(request.prompt) if request.sampling.counts else None
         self._ends = request.ends
         self._writer = None if texts is None else Writer(texts.stream(request.prompt), request.stop)
 

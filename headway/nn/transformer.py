@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -17,6 +19,13 @@ from headway.spec.model import ModelSpec
 
 Keep = Literal["all", "last", "none"]
 UNTOUCHED = Taps()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one step came to."""
+
+    logits: Tensor | None  # N V, see `Transformer.step`
 
 
 class Transformer(nn.Module):
@@ -42,6 +51,30 @@ class Transformer(nn.Module):
             return Output(hidden=hidden)
         head = self.spec.heads[0]
         return Output(hidden=hidden, logits=self.heads[head.name](self._kept(hidden[head.stack], batch, keep)))
+
+    @torch.inference_mode()
+    def step(
+        self,
+        rows: Sequence[Sequence[int]],
+        cache: Cache | None = None,
+        *,
+        keep: Keep = "last",
+        horizons: Sequence[int] | None = None,
+    ) -> Answer:
+        """Compute the next tokens of every row of `cache`, or whole rows without one; a row may have none.
+
+        Logits are [N, V] of all tokens, row after row ("all"), or of the last one of each row that has any ("last").
+        """
+        starts = None if cache is None else cache.lengths
+        batch = Batch.of(rows, starts=starts, horizons=horizons, device=self.device)
+        logits = self(batch, cache, keep=keep).logits
+        if logits is None:
+            return Answer(None)
+        if keep == "all":
+            return Answer(logits.flatten(0, 1) if batch.even else logits[batch.segments > 0])
+        logits = logits[:, 0]
+        fed = [row for row, length in enumerate(batch.lengths) if length]
+        return Answer(logits if len(fed) == len(rows) else logits[fed])
 
     @property
     def dtype(self) -> torch.dtype:

@@ -2,7 +2,8 @@
 
 from headway.tape.cache import TapeCache
 from headway.tape.lower import missing
+from headway.tape.obstacle import obstacle
 from headway.tape.program import Program
 from headway.tape.weights import Weights
 
-__all__ = ["Program", "TapeCache", "Weights", "missing"]
+__all__ = ["Program", "TapeCache", "Weights", "missing", "obstacle"]

@@ -44,7 +44,7 @@ class Cost:
 
 
 class Program:
-    """A spec with weights as a tape of native calls. The next step may overwrite logits: copy what is to stay."""
+    """A spec with weights as a tape of native calls. It may be shared by threads, which take turns."""
 
     def __init__(
         self,
@@ -71,18 +71,19 @@ class Program:
     def step(
         self,
         rows: Sequence[Tokens],
-        cache: TapeCache,
+        cache: TapeCache | None = None,
         *,
         keep: Keep = "last",
         horizons: Sequence[int] | None = None,
         types: Sequence[Tokens] | None = None,
     ) -> Answer:
-        """Compute the next tokens of every row of `cache`; a row may have none.
+        """Compute the next tokens of every row of `cache`, or whole rows without one; a row may have none.
 
         `horizons` gives the length that each row will have once its announced tokens are computed (see
         `Rope.regime`), `types` a token type for every token. RequestError when the cache has no room.
         """
         counts = [len(row) for row in rows]
+        cache = self.cache(len(rows), max(1, *counts)) if cache is None else cache
         starts = cache.lengths
         ends = [start + count for start, count in zip(starts, counts, strict=True)]
         cache.check_room(ends)
@@ -141,7 +142,7 @@ class Program:
         inputs.n[0] = inputs.kept[0] = n
         self._prepare(Moment(n=n, longest=max(ends), capacity=cache.capacity, horizons=horizons), ends, 1)
         self._call(0, tape.body if keep == "none" else len(tape.steps))
-        return Answer(tape.hidden.array[:n].copy(), None if keep == "none" else tape.logits.array[:n])
+        return Answer(tape.hidden.array[:n].copy(), None if keep == "none" else tape.logits.array[:n].copy())
 
     def _any(self, flat: _Flat, cache: TapeCache, ends: Sequence[int], keep: Keep) -> Answer:
         """Any tokens of every row, in as many runs as it takes."""

@@ -153,11 +153,11 @@ def is_native(dtype: str) -> bool:
 
 def of_source(source: Source, plan: Iterable[Match], progress: Progress | None = None) -> Iterator[tuple[str, Raw]]:
     """What every parameter of an opened checkpoint holds; pages that have been copied are given back as they pass."""
-    store, plan = source.store, list(plan)
+    store, plan, owned = source.store, list(plan), shapes(source.spec)
     total = sum(store.entry(key).nbytes for found in plan for key in found.keys)
     done = 0
     for found in plan:
-        yield from zip(found.rule.paths, _raws(store, found, shapes(source.spec)), strict=True)
+        yield from zip(found.rule.paths, _raws(store, found, owned), strict=True)
         done += sum(store.entry(key).nbytes for key in found.keys)
         for key in found.keys:
             store.release(key)  # those in use as they are come back when they are read

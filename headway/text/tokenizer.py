@@ -145,7 +145,8 @@ class Tokenizer:
     def known_ids(self) -> frozenset[int]:
         """The ids that mean something; others, such as rows that pad a model's head, decode to the empty string."""
         vocabulary = self._core.get_vocab(with_added_tokens=True)
-        return frozenset(at for token, at in vocabulary.items() if not _fills_gap(token, at))
+        gaps = [at for token, at in vocabulary.items() if token[:4] == "[PAD" and _fills_gap(token, at)]
+        return frozenset(vocabulary.values()).difference(gaps)
 
     @cached_property
     def vocab_size(self) -> int:

@@ -21,10 +21,6 @@ VOCAB = 61
 PROMPTS = [(5, 1, 33, 3, 3), (7,), (60, 2, 3, 4, 5, 0, 0, 19, 7)]
 
 
-def history(prompt: list[int]) -> History:
-    return History(prompt, VOCAB)
-
-
 @pytest.mark.case("C20", "C24")
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
@@ -62,7 +58,7 @@ def test_penalties_are_those_of_transformers(ours: dict[str, Any], theirs: str, 
     logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(1)).double() * 3
     rows = [[4, 5, 6, 4, 5, 9, 4], [1, 1, 1, 2, 1, 3, 1]]
     expected = getattr(transformers, theirs)(value)(torch.tensor(rows), logits.clone())
-    got = adjust(logits, Sampling(**ours), [history(row) for row in rows], rows)
+    got = adjust(logits, Sampling(**ours), [History(row) for row in rows], rows)
     assert torch.equal(got, expected)
 
 

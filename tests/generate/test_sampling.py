@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,11 +20,11 @@ from headway.generate.sampling import (
     draw,
     greedy,
     likeliest,
+    measure,
     narrow,
+    penalise,
     precise,
-    presence_and_frequency,
     repeats,
-    repetition,
     uniform,
 )
 
@@ -92,7 +93,7 @@ def test_filters_always_leave_a_token_and_draw_only_what_they_leave(logits: list
 def test_an_enormous_temperature_makes_all_ids_alike() -> None:
     for temperature in (10**30, 1e300):
         assert picks(temperature=temperature, repetition_penalty=1) == {0, 1, 2, 3}
-    assert adjust(torch.ones(1, 2).double(), Sampling(repetition_penalty=10**30), [History([0], 2)]).tolist()[0][1] == 1
+    assert adjust(torch.ones(1, 2).double(), Sampling(repetition_penalty=10**30), [History([0])]).tolist()[0][1] == 1
 
 
 def test_filters_keep_what_their_papers_say() -> None:
@@ -136,7 +137,7 @@ def test_top_p_looks_further_when_the_largest_do_not_reach_it() -> None:
 def test_repetition_divides_positive_and_multiplies_negative_logits_once() -> None:
     logits = torch.tensor([[2.0, -1.0, 0.5, 1.0]])
     for prompt, generated in (([0, 0, 0, 1], []), ([], [0, 0, 0, 1]), ([0, 1], [0, 0])):
-        history = History(prompt, 4)
+        history = History(prompt)
         for token in generated:
             history.push(token)
         sampling = Sampling(repetition_penalty=2.0)
@@ -145,7 +146,7 @@ def test_repetition_divides_positive_and_multiplies_negative_logits_once() -> No
 
 @pytest.mark.case("C24")
 def test_whether_the_prompt_counts_is_an_option() -> None:
-    history = History([0, 0, 1], 4)
+    history = History([0, 0, 1])
     history.push(2)
     logits = torch.tensor([[2.0, -1.0, 0.5, 1.0]]).double()
     counted = adjust(logits, Sampling(repetition_penalty=2.0, penalise_prompt=True), [history])
@@ -156,7 +157,7 @@ def test_whether_the_prompt_counts_is_an_option() -> None:
 
 @pytest.mark.case("C24")
 def test_presence_and_frequency_count_generated_tokens_only() -> None:
-    history = History([0, 0, 0], 4)
+    history = History([0, 0, 0])
     for token in (1, 1, 1, 2):
         history.push(token)
     logits = torch.zeros(1, 4).double()
@@ -166,7 +167,7 @@ def test_presence_and_frequency_count_generated_tokens_only() -> None:
 
 @pytest.mark.case("C24")
 def test_rows_do_not_share_their_history() -> None:
-    histories = [History([0], 3), History([1], 3)]
+    histories = [History([0]), History([1])]
     copied = histories[0].copy()
     copied.push(2)
     logits = torch.ones(3, 3).double()
@@ -176,9 +177,7 @@ def test_rows_do_not_share_their_history() -> None:
 
 def test_neutral_penalties_change_nothing() -> None:
     logits = torch.randn(2, 5).double()
-    seen = torch.ones(2, 5, dtype=torch.bool)
-    assert repetition(logits, seen, 1.0) is logits
-    assert presence_and_frequency(logits, seen.double(), 0.0, 0.0) is logits
+    assert penalise(logits, Sampling(), [History([1]), History([2])]) is logits
 
 
 @pytest.mark.parametrize(
@@ -238,3 +237,64 @@ def test_the_likeliest_come_best_first_and_lowest_id_first() -> None:
     values, ids = likeliest(torch.tensor([[1.0, 3.0, 2.0, 3.0, 3.0]]), 3)
     assert ids.tolist() == [[1, 3, 4]]
     assert values.tolist() == [[3.0, 3.0, 3.0]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rows=st.lists(st.lists(st.floats(-60, 60, width=32), min_size=7, max_size=7), min_size=1, max_size=4),
+    sampling=st.builds(
+        Sampling,
+        temperature=st.sampled_from([0.0, 1e-9, 0.4, 1.0, 3.0]),
+        top_k=st.integers(0, 8),
+        top_p=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+        min_p=st.sampled_from([0.0, 0.1, 1.0]),
+        typical_p=st.sampled_from([0.3, 1.0]),
+        repetition_penalty=st.sampled_from([1.0, 0.5, 1.3]),
+        penalise_prompt=st.booleans(),
+        presence_penalty=st.sampled_from([0.0, -1.0, 1.5]),
+        frequency_penalty=st.sampled_from([0.0, 0.7]),
+        no_repeat_ngram=st.sampled_from([0, 1, 2]),
+        logit_bias=st.sampled_from([(), ((2, -100.0),), ((1, 100.0), (4, 100.0)), ((0, 3.5), (6, -100.0))]),
+    ),
+    past=st.lists(st.integers(0, 6), max_size=9),
+)
+def test_arrays_of_numpy_and_tensors_of_torch_give_the_same_ids(
+    rows: list[list[float]], sampling: Sampling, past: list[int]
+) -> None:
+    histories = [History(past[:4]) for _ in rows]
+    for history in histories:
+        for token in past[4:]:
+            history.push(token)
+    told = SEEDS[: len(rows)], histories, [past] * len(rows)
+    ours = choose(np.array(rows, np.float32), sampling, *told)
+    theirs = choose(torch.tensor(rows), sampling, *told)
+    assert isinstance(ours, np.ndarray)
+    assert ours.tolist() == theirs.tolist()
+    measured = [measure(kind(rows), ours.tolist(), 3) for kind in (np.array, lambda x: torch.tensor(x).double())]
+    for one, other in zip(*measured, strict=True):
+        assert (one.token, [token for token, _ in one.top]) == (other.token, [token for token, _ in other.top])
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-12)
+
+
+def test_sampling_warns_of_no_infinity(recwarn: pytest.WarningsRecorder) -> None:
+    row = np.array([[-math.inf, 1e300, -1e300, 0.0]])
+    choose(row, Sampling(temperature=5e-324, top_p=0.5, typical_p=0.9), [0.5])
+    measure(row, [0], 2)
+    assert list(recwarn) == []
+
+
+@pytest.mark.parametrize("make", [np.array, torch.tensor], ids=["numpy", "torch"])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=0.7, top_p=0.9),
+        Sampling(temperature=30.0, top_p=0.9),  # more ids than the first look
+        Sampling(temperature=1.5, top_k=50, top_p=0.8),
+        Sampling(temperature=1.5, top_k=3000, min_p=0.01),
+        Sampling(temperature=1.0, top_p=0.95, typical_p=0.5),
+    ],
+)
+def test_a_choice_is_drawn_of_what_the_filters_leave(make: Any, sampling: Sampling) -> None:
+    values = np.random.default_rng(5).normal(0, 4, (3, 5000)).round(1)  # many are equal
+    logits, numbers = make(values.tolist()), SEEDS[:3]
+    assert choose(logits, sampling, numbers).tolist() == draw(narrow(precise(logits), sampling), numbers).tolist()

@@ -16,7 +16,7 @@ NAMES = ["rotary", "longrope", "scaled_ropes", "window", "sinks_window", "bucket
 
 def engines(name: str, **options: Any) -> tuple[Engine, Engine]:
     modules, tape = pair(name)
-    return Engine(modules, **options), Engine(tape, **options)
+    return Engine(modules, **options), Engine(tape.program, **options)
 
 
 def requests(**changes: Any) -> list[Request]:

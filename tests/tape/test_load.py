@@ -23,7 +23,7 @@ from headway.native import build as build_native
 from headway.native import library
 from headway.nn import Transformer, build
 from headway.spec.count import shapes
-from headway.tape import missing
+from headway.tape import Program, missing
 from tests.families.converter import convert, held
 from tests.families.test_gguf import TINY, weights
 from tests.tape.specs import SPECS
@@ -64,7 +64,7 @@ def test_a_folder_answers_as_its_modules(family: Family, config: dict[str, Any],
 def test_a_gguf_file_answers_as_its_modules(family: Family, config: dict[str, Any], tmp_path: Path) -> None:
     spec = family.read(Config(held(config)))
     file = convert(tmp_path / "model.gguf", config, {k: 0.1 * v for k, v in weights(family, spec).items()})
-    tape, modules = load_tape(file).network, load_network(file).network
+    tape, modules = TapeNetwork(load_tape(file).network), load_network(file).network
     from headway.batch import Batch
 
     ours, theirs = tape(Batch.of([ROW])).logits, modules(Batch.of([ROW])).logits
@@ -75,7 +75,7 @@ def test_a_gguf_file_answers_as_its_modules(family: Family, config: dict[str, An
 def test_half_precision_is_read_where_the_file_has_it(dtype: torch.dtype, tmp_path: Path) -> None:
     model = headway.load(llama(tmp_path / "m", dtype), engine="auto")
     exact = headway.load(tmp_path / "m", dtype="float32", engine="modules")
-    assert isinstance(model.runner, TapeNetwork)
+    assert isinstance(model.runner, Program)
     assert model.report.dtypes.keys() == {{torch.float16: "F16", torch.bfloat16: "BF16"}[dtype], "F32"}
     torch.testing.assert_close(model.logits([ROW]), exact.logits([ROW]), atol=2e-3, rtol=2e-2)
 

@@ -1,0 +1,54 @@
+"""From files onto a tape: packed weights stay packed, and no torch is imported."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from headway.checkpoint.store import open_store
+from headway.errors import RequestError
+from headway.loader.report import Loaded, Progress, dtype_name, loaded, report_of, warn_of_unused
+from headway.native.library import Pool, load
+from headway.source import match, open_source
+from headway.tape import Program, Weights, obstacle
+from headway.tape.weights import of_source
+
+
+class NoTapeError(RequestError):
+    """Why a model cannot run natively here; modules can."""
+
+
+def load_tape(
+    path: Path,
+    *,
+    dtype: object = "auto",
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Loaded[Program]:
+    """Load the checkpoint at `path` to run natively: quantised GGUF tensors stay as they are packed.
+
+    A `dtype` (a name or a torch dtype) other than "auto" makes all matrices that, from the file's values. `threads`
+    None: one for each usable core. NoTapeError when this model or this machine needs modules; else as `load_network`.
+    """
+    began = time.perf_counter()
+    wanted = "auto" if dtype == "auto" else dtype_name(dtype)
+    library = load()
+    with open_store(path) as store:
+        source = open_source(path, store)
+        reason = obstacle(source.spec)
+        if reason or library is None:
+            raise NoTapeError(reason)
+        plan = match(source)
+        pool = Pool(library, threads)
+        weights = Weights(source.spec, of_source(source, plan, progress), library, pool, dtype=wanted)
+        program = Program(source.spec, weights, pool)
+        report = report_of(source, plan, weights.dtypes, weights.nbytes, time.perf_counter() - began)
+        report = replace(report, engine=f"tape, {library.path}, {counted(pool.threads, 'thread')}")
+    warn_of_unused(report)
+    return loaded(program, source, report)
+
+
+def counted(count: int, what: str) -> str:
+    """1 thread, 2 threads."""
+    return f"{count} {what}" + ("" if count == 1 else "s")
