@@ -173,16 +173,12 @@ class Proof:
 
 def prove(path: Path, other: Path, words: str, *, cache: bool) -> Proof:
     """The model at `path` beside the one at `other`; with `cache` the latter keeps keys and values in int8."""
-    from headway.cli.loading import use_cores
     from headway.evaluate.drift import drift, rows_of
-    from headway.fast import TapeNetwork
 
     one = loaded(path)
     two = loaded(other) if other != path else one
     if cache:
         two = with_small_cache(two)
-    if isinstance(one.runner, TapeNetwork):
-        use_cores(1)  # torch's threads would only be in the way of the tape's
     ids = one.ids(words)
     rows = rows_of(ids, one.spec.decoder.context)
     with terminal.progress("comparing answers", lambda count: f"{count:,.0f} tokens") as progress:
@@ -201,25 +197,26 @@ def loaded(path: Path) -> Model:
     from headway.cli.loading import use_cores
     from headway.model import load
 
-    use_cores()
     with terminal.progress(f"loading {path.name}") as progress:
-        return load(path, engine="auto", progress=progress)
+        model = load(path, engine="auto", progress=progress)
+    if model.report is not None and model.report.engine == "modules":
+        use_cores()
+    return model
 
 
 def with_small_cache(model: Model) -> Model:
     """The same weights with a cache in int8."""
-    from headway.fast import TapeNetwork
     from headway.model import Model
     from headway.native.structs import Format
     from headway.tape import Program
 
-    if not isinstance(model.runner, TapeNetwork):
+    if not isinstance(model.runner, Program):
         why = model.report.note if model.report else ""
         raise RequestError(f"--cache int8 needs native calls, and this model runs as modules ({why})")
-    old = model.runner.program
+    old = model.runner
     small = Program(old.spec, old.weights, old.pool, cache_format=Format.I8)
     return Model(
-        TapeNetwork(small),
+        small,
         model.tokenizer,
         config=model.config,
         generation_config=model.generation_config,
@@ -230,9 +227,9 @@ def with_small_cache(model: Model) -> Model:
 def answers(model: Model) -> Answers:
     """What a model answers, whatever runs it."""
     from headway.evaluate.drift import of_modules, of_program
-    from headway.fast import TapeNetwork
+    from headway.tape import Program
 
-    return of_program(model.runner.program) if isinstance(model.runner, TapeNetwork) else of_modules(model.runner)
+    return of_program(model.runner) if isinstance(model.runner, Program) else of_modules(model.runner)
 
 
 def decode_speeds(one: Model, two: Model, ids: Sequence[int]) -> tuple[float, float]:
