@@ -140,6 +140,7 @@ class Files:
             return whole
         self.room.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(part, ignore_errors=True)
+        part.unlink(missing_ok=True)
         print(f"making {name} ...", file=sys.stderr)
         done = subprocess.run(command(part), capture_output=True, text=True, errors="replace", check=False)
         if done.returncode or not part.exists():
