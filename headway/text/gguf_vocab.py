@@ -89,14 +89,19 @@ class _File:
     def text(self, key: str) -> str:
         value = self.get(key)
         if not isinstance(value, str):
-            raise TokenizerError(f"tokenizer.ggml.{key}: {'missing' if value is None else repr(value)}; give a name")
+            raise TokenizerError(f"tokenizer.ggml.{key}: {'missing' if value is None else _brief(value)}; give a name")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        return bool(self.get(key, default))
+        value = self.get(key, default)
+        if not isinstance(value, bool | int):
+            raise TokenizerError(f"tokenizer.ggml.{key}: {_brief(value)} is neither true nor false")
+        return bool(value)
 
     def cut(self) -> Cut:
-        return cut_named(self._pre or self.get("pre"), self._metadata.get("general.architecture"))
+        named = self._pre or (None if self.get("pre") is None else self.text("pre"))
+        architecture = self._metadata.get("general.architecture")
+        return cut_named(named, architecture if isinstance(architecture, str) else None)
 
     def scores(self) -> np.ndarray:
         scores = self._numbers("scores", np.float64)
@@ -107,7 +112,7 @@ class _File:
         return scores
 
     def merges(self) -> list[tuple[str, str]]:
-        merges = self.get("merges")
+        merges = self._list("merges")
         if merges is None:
             raise TokenizerError(
                 f"tokenizer.ggml.merges: missing, but a vocabulary of kind {self.get('model')!r} needs it"
@@ -115,8 +120,10 @@ class _File:
         return [_pair(merge, at) for at, merge in enumerate(merges)]
 
     def charsmap(self) -> bytes:
-        value = self.get("precompiled_charsmap")
-        return b"" if value is None else np.asarray(value).astype(np.uint8).tobytes()
+        value = np.asarray([] if (listed := self._list("precompiled_charsmap")) is None else listed)
+        if value.size and value.dtype.kind not in "iu":
+            raise TokenizerError("tokenizer.ggml.precompiled_charsmap: not a list of bytes")
+        return value.astype(np.uint8).tobytes()
 
     def vocabulary(self) -> dict[str, int]:
         """Every known token and its id."""
@@ -131,9 +138,8 @@ class _File:
     def named(self, name: str) -> int | None:
         """The id of a named special token, with the format's default for files that leave it out."""
         for key in _NAMES[name]:
-            at = self.get(key)
-            if at is not None and at not in (-1, _NO_ID):
-                return self._checked(key, at)
+            if (at := self._id(key)) is not None:
+                return at
         at = self.defaults.get(name)
         return at if at is not None and at < len(self.tokens) and self.types[at] in (_CONTROL, _UNKNOWN) else None
 
@@ -141,7 +147,7 @@ class _File:
         return {name: self.tokens[at] for name in _NAMES if (at := self.named(name)) is not None}
 
     def more_ends(self) -> tuple[int, ...]:
-        return tuple(self._checked(key, at) for key in _MORE_ENDS if (at := self.get(key)) not in (None, -1, _NO_ID))
+        return tuple(at for key in _MORE_ENDS if (at := self._id(key)) is not None)
 
     def _mark_control(self) -> None:
         """Tokens that begin or end a text are control tokens whatever their type says; others if users defined them."""
@@ -151,13 +157,27 @@ class _File:
             if isinstance(at, int) and 0 <= at < len(self.tokens) and (key in ends or self.types[at] == _USER):
                 self.types[at] = _CONTROL
 
-    def _checked(self, key: str, at: Any) -> int:
-        if not 0 <= int(at) < len(self.tokens):
+    def _id(self, key: str) -> int | None:
+        """The id at `key`; None where the file names none."""
+        at = self.get(key)
+        if at is None:
+            return None
+        if isinstance(at, bool) or not isinstance(at, int):
+            raise TokenizerError(f"tokenizer.ggml.{key}: {_brief(at)} is not the id of a token")
+        if at in (-1, _NO_ID):
+            return None
+        if not 0 <= at < len(self.tokens):
             raise TokenizerError(f"tokenizer.ggml.{key}: {at} is outside the vocabulary of {len(self.tokens)} tokens")
-        return int(at)
+        return at
+
+    def _list(self, key: str) -> Any:
+        values = self.get(key)
+        if values is None or isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.ndim == 1):
+            return values
+        raise TokenizerError(f"tokenizer.ggml.{key}: {_brief(values)} is not a list")
 
     def _tokens(self) -> list[str]:
-        tokens = self.get("tokens")
+        tokens = self._list("tokens")
         if tokens is None or len(tokens) == 0:
             raise TokenizerError("tokenizer.ggml.tokens: missing; this file holds no vocabulary")
         if not all(isinstance(token, str) for token in tokens):
@@ -165,12 +185,13 @@ class _File:
         return list(tokens)
 
     def _numbers(self, key: str, dtype: type) -> np.ndarray | None:
-        values = self.get(key)
+        values = self._list(key)
         if values is None:
             return None
         try:
-            numbers: np.ndarray = np.asarray(values).astype(dtype)
-        except (TypeError, ValueError):
+            with np.errstate(invalid="ignore"):  # NaN among whole numbers
+                numbers: np.ndarray = np.asarray(values).astype(dtype)
+        except (TypeError, ValueError, OverflowError):
             raise TokenizerError(f"tokenizer.ggml.{key}: not a list of numbers") from None
         if numbers.shape != (len(self.tokens),):
             raise TokenizerError(f"tokenizer.ggml.{key}: {numbers.size} values for {len(self.tokens)} tokens")
@@ -403,6 +424,11 @@ def _add_tokens(core: tokenizers.Tokenizer, file: _File) -> None:
     core.add_special_tokens([AddedToken(file.tokens[at], normalized=False, special=True) for at in special])
     user = [file.tokens[at] for at in file.ids(_USER)]
     core.add_tokens([AddedToken(token, normalized=file.marked and SPACE in token, special=False) for token in user])
+
+
+def _brief(value: Any) -> str:
+    shown = " ".join(repr(value).split())
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 def _pair(merge: Any, at: int) -> tuple[str, str]:

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from headway.errors import TokenizerError
 from headway.text import Tokenizer
+from headway.text.gguf_vocab import read_vocabulary
 from headway.text.pieces import byte_alphabet
 from headway.text.pre_tokenizers import CUTS
 from tests.text.samples import SAMPLES
@@ -360,3 +363,37 @@ def test_a_vocabulary_with_merges_on_raw_text_uses_them() -> None:
     tokenizer = Tokenizer.from_gguf(metadata)
     assert tokenizer.token_text(tokenizer.encode(" cat\u4e16")[0]) == " cat"
     assert tokenizer.decode(tokenizer.encode(" cat\u4e16")) == " cat\u4e16"
+
+
+BASES = (
+    byte_level(),
+    sentencepiece(),
+    {**sentencepiece(), "tokenizer.ggml.model": "t5"},
+    {**byte_level(), "tokenizer.ggml.model": "bert"},
+)
+GARBAGE = st.one_of(
+    st.sampled_from(
+        [None, True, -1, 2**32 - 1, 2**63, 2**64 - 1, "", "llama", "t5", "\x00", "世界", [], [1], ["a", "a"]]
+    ),
+    st.floats(),
+    st.sampled_from([np.array([]), np.array([1.0, np.nan]), np.arange(300), [["a"], 7]]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), base=st.sampled_from(BASES))
+def test_garbage_in_any_field_is_one_line_or_a_vocabulary(data: st.DataObject, base: dict[str, Any]) -> None:
+    metadata = dict(base)
+    for _ in range(data.draw(st.integers(1, 2))):
+        key = data.draw(st.sampled_from(sorted(base)))
+        value = metadata[key]
+        if isinstance(value, list) and value and data.draw(st.booleans()):
+            at = data.draw(st.integers(0, len(value) - 1))
+            other = data.draw(st.sampled_from([value[at - 1], type(value[at])(), value[0]]))
+            metadata[key] = data.draw(st.sampled_from([value[:at], value * 2, [*value[:at], other, *value[at + 1 :]]]))
+        else:
+            metadata[key] = data.draw(GARBAGE)
+    try:
+        read_vocabulary(metadata)
+    except TokenizerError as error:
+        assert len(str(error).splitlines()) == 1
