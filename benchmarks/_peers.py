@@ -152,17 +152,23 @@ class Files:
 # The processes
 
 
-def cpus(threads: int) -> list[int]:
-    """So many logical processors, each of another core; empty where processes cannot be bound to some."""
+def cores() -> list[int]:
+    """One logical processor of each core that this process may use; empty where processes cannot be bound to some."""
     if not hasattr(os, "sched_getaffinity"):
         return []
-    cores: dict[str, int] = {}
+    found: dict[str, int] = {}
     for cpu in sorted(os.sched_getaffinity(0)):
         place = CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list"
-        cores.setdefault(place.read_text().strip() if place.exists() else str(cpu), cpu)
-    if threads > len(cores):
-        raise SystemExit(f"--threads {threads}: this process may use {len(cores)} cores")
-    return list(cores.values())[:threads]
+        found.setdefault(place.read_text().strip() if place.exists() else str(cpu), cpu)
+    return list(found.values())
+
+
+def cpus(threads: int) -> list[int]:
+    """Where so many threads run, each on a core of its own."""
+    found = cores()
+    if found and threads > len(found):
+        raise SystemExit(f"--threads {threads}: this process may use {len(found)} cores")
+    return found[:threads]
 
 
 class Worker:

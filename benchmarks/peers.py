@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from _common import HERE, QUIETLY, Figure, Goal, Limits, Others, at_rest, facts, interleaved, table
-from _peers import PYTHON, Contender, Files, LeftOutError, Worker, absence, cpus, surroundings, versions
+from _peers import PYTHON, Contender, Files, LeftOutError, Worker, absence, cores, cpus, surroundings, versions
 
 from headway.spec.count import flops_per_token
 
@@ -51,6 +51,7 @@ BUSY = Goal("ratio", "at least", 0.8)
 CACHE = Goal("ratio", "at most", 1.2)
 
 Samples = dict[str, list[float]]  # by contender, a figure a round
+Remark = Callable[[str, str], str]  # of one of our contenders beside a peer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,10 @@ def choices(arguments: Sequence[str] | None = None) -> Chosen:
     """The options; a wrong one is one line and exit code 2."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
-    parser.add_argument("--threads", default="1,2", help="threads of every engine, one run each (default: %(default)s)")
+    several = "1,2" if len(cores()) > 1 else "1"
+    parser.add_argument(
+        "--threads", default=several, help="threads of every engine, one run each (default: %(default)s)"
+    )
     parser.add_argument("--bits", default=",".join(FORMS), help="which weights (default: %(default)s)")
     parser.add_argument("--only", default=",".join(QUESTIONS), help="which questions (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there as well")
@@ -102,6 +106,7 @@ class Bench:
     limits: Mapping[int, Limits]
     figures: list[Figure] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, list[int]] = field(default_factory=dict)  # what each contender made of the first prompt
 
     def prompt(self, length: int, skip: int = 0) -> list[int]:
         """So many ids of the text."""
@@ -134,6 +139,7 @@ class Bench:
 def decode(worker: Worker, bench: Bench) -> dict[str, float]:
     """Tokens a second of one answer, the prompt and the first token taken out."""
     found = worker.ask(prompts=[bench.prompt(PROMPT)], new=NEW)
+    bench.answers[str(worker.contender)] = found["ids"][0]
     return {"decode": (NEW - 1) / (found["total"] - found["first"])}
 
 
@@ -167,11 +173,38 @@ def together(bench: Bench, bits: str, threads: int) -> None:
             rounds = interleaved(runs, bench.chosen.rounds)
             for what in next(iter(rounds.values()))[0]:
                 samples = {name: [found[what] for found in of_it] for name, of_it in rounds.items()}
-                bench.figures += compared(what, bits, threads, samples, limit=partial(limit, bench, what, threads))
+                remark = {"decode": partial(agreement, bench.answers), "prefill": partial(first_tokens, samples)}
+                bench.figures += compared(
+                    what,
+                    bits,
+                    threads,
+                    samples,
+                    limit=partial(limit, bench, what, threads),
+                    remark=remark.get(what, lambda *_: ""),
+                )
+
+
+def agreement(answers: Mapping[str, Sequence[int]], mine: str, theirs: str) -> str:
+    """Whether both gave the same ids, and if not, after how many they part."""
+    pairs = list(zip(answers[mine], answers[theirs], strict=True))
+    same = next((place for place, (one, other) in enumerate(pairs) if one != other), None)
+    return "same ids" if same is None else f"ids part after {same}"
+
+
+def first_tokens(samples: Samples, mine: str, theirs: str) -> str:
+    """How long both take to the first token of the answer to the long prompt."""
+    ours, peers = (LONG / median(samples[name]) for name in (mine, theirs))
+    return f"first token after {ours:.2f} s, theirs {peers:.2f} s"
 
 
 def compared(
-    what: str, bits: str, threads: int, samples: Samples, *, limit: Callable[[str], float | None] = lambda _: None
+    what: str,
+    bits: str,
+    threads: int,
+    samples: Samples,
+    *,
+    limit: Callable[[str], float | None] = lambda _: None,
+    remark: Remark = lambda *_: "",
 ) -> list[Figure]:
     """Our forms beside the best peer, then beside each other one; `limit` is that of one of our forms."""
     mine = {name: found for name, found in samples.items() if name.startswith("headway ")}
@@ -187,9 +220,9 @@ def compared(
             share = SHARE if what == "decode" and bits == "4-bit" else None
             figures.append(row(what=title, limit=bound, goal=share, remark="" if ranked else "no peer is here"))
         for place, peer in enumerate(ranked):
-            remark = "the best peer" if place == 0 else ""
+            said = ", ".join(filter(None, ("the best peer" if place == 0 else "", remark(name, peer))))
             least = goal(what, bits, threads, form, peer, best=place == 0)
-            figures.append(row(what=title, beside=theirs[peer], yardstick=peer, goal=least, remark=remark))
+            figures.append(row(what=title, beside=theirs[peer], yardstick=peer, goal=least, remark=said))
     return figures
 
 
@@ -370,7 +403,9 @@ def longer(short: Sequence[float], full: Sequence[float], more: int, limits: Lim
 
 def busy(bench: Bench) -> None:
     """Two threads while another process keeps one of the two cores busy, beside one thread on the other core."""
-    cores = cpus(2)
+    if len(cores()) < 2:
+        print("busy is left out: this process may use one core", file=sys.stderr)
+        return
     mine = Contender("headway", "Q4_1")
     with ExitStack() as stack:
         found: dict[str, Worker] = {}
@@ -378,7 +413,7 @@ def busy(bench: Bench) -> None:
             [worker] = stack.enter_context(bench.workers([mine], threads)).values()
             found[f"{threads}"] = worker
         print("busy ...", file=sys.stderr)
-        stack.enter_context(spinning(cores[-1]))
+        stack.enter_context(spinning(cpus(2)[-1]))
         samples = interleaved(
             {name: partial(decode, worker, bench) for name, worker in found.items()}, bench.chosen.rounds
         )

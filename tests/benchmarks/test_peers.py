@@ -66,12 +66,11 @@ def source(tmp_path: Path) -> Path:
 # The command line
 
 
-def test_everything_is_asked_of_all_on_one_and_on_two_threads_unless_said_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_everything_is_asked_of_all_unless_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADWAY_SMOLLM2", raising=False)
     chosen = peers.choices([])
-    assert (chosen.only, chosen.bits, chosen.threads) == (peers.QUESTIONS, tuple(peers.FORMS), (1, 2))
+    assert (chosen.only, chosen.bits) == (peers.QUESTIONS, tuple(peers.FORMS))
+    assert chosen.threads == ((1, 2) if len(_peers.cores()) > 1 else (1,))
     assert (chosen.json, chosen.model) == (None, None)
 
 
@@ -135,6 +134,16 @@ def test_four_bits_are_held_against_the_best_peer_and_the_memory(threads: int, l
     assert not share.met(Figure(what="", unit="tokens/s", ours=[190.0], limit=280.0))
 
 
+def test_remarks_tell_whether_ids_agree_and_when_the_first_token_came() -> None:
+    answers = {"headway F32": [5, 6, 7], "llama.cpp F32": [5, 6, 7], "CTranslate2 float32": [5, 9, 7]}
+    assert peers.agreement(answers, "headway F32", "llama.cpp F32") == "same ids"
+    assert peers.agreement(answers, "headway F32", "CTranslate2 float32") == "ids part after 1"
+    said = partial(peers.first_tokens, FOUR_BITS)
+    figures = rows(peers.compared("prefill", "4-bit", 1, FOUR_BITS, remark=said))
+    best = figures["prefill, Q4_0, 1 thread", "ONNX Runtime int4"]
+    assert best.remark == "the best peer, first token after 2.44 s, theirs 4.27 s"
+
+
 def test_without_a_peer_our_own_figure_still_stands() -> None:
     ours = {name: found for name, found in FOUR_BITS.items() if name.startswith("headway")}
     figures = peers.compared("prefill", "4-bit", 2, ours)
@@ -176,7 +185,7 @@ def test_the_table_says_what_is_met_and_what_is_missed() -> None:
 
 
 def test_the_report_and_the_json_hold_every_figure_and_every_reason(source: Path) -> None:
-    asked = bench(source, "--rounds", "3")
+    asked = bench(source, "--rounds", "3", "--threads", "1,2")
     asked.figures += peers.compared("decode", "8-bit", 1, {"headway Q8_0": [150.0, 140.0, 160.0]})
     asked.leave_out(Contender("llama.cpp", "Q8_0"), LeftOutError("not installed: make bench-peers"))
     machine: dict[str, Any] = {"processor": "A Core", "quiet": False, "others": 1.3, "peers": {"ctranslate2": "4.8.5"}}
