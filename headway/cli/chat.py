@@ -35,7 +35,7 @@ def command(
     json: shared.Json = False,
     dtype: shared.Dtype = "auto",
     device: shared.Device = "cpu",
-    engine: shared.Engine = "modules",
+    engine: shared.Engine = "auto",
 ) -> None:
     """Talk with a model; answers are streamed.
 

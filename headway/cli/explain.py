@@ -64,7 +64,7 @@ def command(
 
     from headway.cli.loading import open_model
 
-    loaded = open_model(model, dtype=dtype, device=device).model
+    loaded = open_model(model, dtype=dtype, device=device, engine="modules").model
     ids, context = loaded.ids(text), loaded.spec.decoder.context
     if len(ids) > context:
         raise RequestError(f"TEXT has {len(ids)} tokens, but the model's context is {context}; shorten it")

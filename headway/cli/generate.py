@@ -46,7 +46,7 @@ def command(
     json: shared.Json = False,
     dtype: shared.Dtype = "auto",
     device: shared.Device = "cpu",
-    engine: shared.Engine = "modules",
+    engine: shared.Engine = "auto",
 ) -> None:
     """Continue a text, or answer it, one prompt or a file of them.
 

@@ -26,7 +26,7 @@ class Opened:
 
 
 def open_model(
-    ref: str, *, dtype: str = "auto", device: str = "cpu", engine: EngineName = "modules", **options: Any
+    ref: str, *, dtype: str = "auto", device: str = "cpu", engine: EngineName = "auto", **options: Any
 ) -> Opened:
     """Load `ref` with a bar on stderr; `options` are those of an answer, None where they were not given.
 

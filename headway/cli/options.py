@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from headway.model import EngineName, Model, Options
 
-ENGINE_NAMES = ("modules", "tape", "auto")
+ENGINE_NAMES = ("auto", "tape", "modules")
 
 ModelRef = Annotated[
     str,
@@ -32,7 +32,7 @@ Engine = Annotated[
     str,
     Option(
         metavar="NAME",
-        help="What runs the model: modules; tape, native calls on packed weights; or auto, a tape where one can be.",
+        help="What runs the model: tape, native calls on packed weights; modules, PyTorch; auto, a tape where one can be.",
     ),
 ]
 Json = Annotated[bool, Option("--json", help="Print JSON on stdout, and nothing else there.")]

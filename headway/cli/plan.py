@@ -54,7 +54,7 @@ def command(
     if measure:
         from headway.cli.loading import open_model
 
-        real = explain.measure(open_model(model, dtype=dtype).model.network, planned)
+        real = explain.measure(open_model(model, dtype=dtype, engine="modules").model.network, planned)
     if json:
         terminal.print_json(data(planned, real))
     else:

@@ -62,8 +62,8 @@ def command(
     from headway.cli.loading import open_model
     from headway.evaluate import check_alone, compare
 
-    one = open_model(model, dtype=dtype, device=device).model
-    two = open_model(other, dtype=dtype, device=device).model if other is not None else None
+    one = open_model(model, dtype=dtype, device=device, engine="modules").model
+    two = open_model(other, dtype=dtype, device=device, engine="modules").model if other is not None else None
     rows = encode(one, texts, given=bool(text or file))
     if two is None:
         found = list(check_alone(one.network, rows, tolerance=tolerance or 0.0))
