@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from headway.explain import Explanation, Worked
     from headway.nn.taps import Taps
     from headway.nn.transformer import Keep, Transformer
+    from headway.quant import Recipe
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Ids: TypeAlias = "Sequence[int] | Sequence[Sequence[int]] | Tensor"
@@ -329,6 +330,7 @@ def load(
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "cpu",
     engine: EngineName = "modules",
+    quantize: str | Recipe | None = None,
     progress: Progress | None = None,
 ) -> Model:
     """Load a model: a folder, a .gguf or .safetensors file, a name on the shelf ("smollm2"), a hub id ("owner/name").
@@ -336,35 +338,53 @@ def load(
     dtype "auto" keeps what the file holds. As modules, quantised GGUF tensors become float32, which holds them
     exactly. `engine="tape"` runs the whole model as native calls on a CPU, faster and in less memory; on quantised
     weights it rounds activations to 8 bits, and with dtype "float32" it does not. "auto" is a tape where one can be,
-    and the report says why where it cannot. CheckpointError or SpecError names the file, the field and the way out.
+    and the report says why where it cannot. `quantize` rounds matrices to a format ("int8", "int4", "q4_k": see
+    `headway.quant.FORMATS`): a tape runs them packed; modules hold what came of it as floats, and the report says so.
+    CheckpointError or SpecError names the file, the field and the way out.
     """
     path = resolve(str(ref))
     if engine not in ENGINES:
         raise RequestError(f"engine = {engine} is not one of {', '.join(ENGINES)}")
+    recipe = _recipe(quantize, dtype)
     note = library.slow() if engine == "auto" else ""
     if engine != "modules" and not note:
         try:
-            return _on_tape(path, dtype, device, progress)
+            return _on_tape(path, dtype, device, recipe, progress)
         except NoTapeError as error:
             if engine == "tape":
                 raise
             note = str(error)
-    loaded = _modules(path, dtype, device, progress)
+    loaded = _modules(path, dtype, device, recipe, progress)
+    note = "; ".join(filter(None, (note, loaded.report.note)))
     return _model(loaded, path, report=replace(loaded.report, note=note))
 
 
-def _on_tape(path: Path, dtype: object, device: object, progress: Progress | None) -> Model:
+def _recipe(quantize: str | Recipe | None, dtype: object) -> Recipe | None:
+    """What is asked for, by a format's name or in full; RequestError where `dtype` says something else."""
+    if quantize is None:
+        return None
+    from headway.quant import Recipe
+
+    if dtype != "auto":
+        raise RequestError(f"quantize = {quantize} and dtype = {dtype} both say what weights become; give one of them")
+    return Recipe(to=quantize) if isinstance(quantize, str) else quantize
+
+
+def _on_tape(path: Path, dtype: object, device: object, recipe: Recipe | None, progress: Progress | None) -> Model:
     if str(device).partition(":")[0] != "cpu":
         check_device(device)
         raise NoTapeError(f"a tape runs on the CPU, not on {device}")
-    loaded = load_tape(path, dtype=dtype, progress=progress)
-    return _model(loaded, path, modules=lambda: _modules(path, dtype, device, progress).network)
+    loaded = load_tape(path, dtype=dtype, quantize=recipe, progress=progress)
+    return _model(loaded, path, modules=lambda: _modules(path, dtype, device, recipe, progress).network)
 
 
-def _modules(path: Path, dtype: object, device: object, progress: Progress | None) -> Loaded[Transformer]:
+def _modules(
+    path: Path, dtype: object, device: object, recipe: Recipe | None, progress: Progress | None
+) -> Loaded[Transformer]:
     from headway.loader import load_network
 
-    return load_network(path, dtype=cast("str", dtype), device=check_device(device), progress=progress)
+    named = cast("str", dtype)
+    return load_network(path, dtype=named, device=check_device(device), quantize=recipe, progress=progress)
 
 
 def _model(loaded: Loaded[Any], path: Path, **more: Any) -> Model:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -120,21 +120,31 @@ def convert(path: Path, recipe: Recipe, out: Path | None, overwrite: bool) -> Ma
     from headway.quant import plan, write
     from headway.quant.write import check_target
     from headway.source import open_source
-    from headway.text.tokenizer import load_tokenizer
 
     with open_store(path) as store:
         source = open_source(path, store)
         planned = plan(source.spec, recipe)
         target = out or default_target(path, source, recipe)
         check_target(source, planned, target, overwrite=overwrite)
-        has_text = path.suffix == ".gguf" or ((path if path.is_dir() else path.parent) / "tokenizer.json").exists()
-        extras = (
-            load_tokenizer(path if path.suffix == ".gguf" or path.is_dir() else path.parent).save if has_text else None
-        )
         began = time.perf_counter()
         with terminal.progress(f"rounding to {recipe.format.name}") as progress:
-            written = write(source, planned, target, extras=extras, overwrite=overwrite, progress=progress)
+            written = write(
+                source, planned, target, extras=tokenizer_files(path), overwrite=overwrite, progress=progress
+            )
     return Made(planned, written, time.perf_counter() - began)
+
+
+def tokenizer_files(path: Path) -> Callable[[Path], None]:
+    """What writes the tokenizer of the model at `path` to a folder, if there is one."""
+
+    def write(folder: Path) -> None:
+        from headway.model import find_tokenizer
+
+        tokenizer = find_tokenizer(path)
+        if tokenizer is not None:
+            tokenizer.save(folder)
+
+    return write
 
 
 def default_target(path: Path, source: Source, recipe: Recipe) -> Path:
@@ -282,8 +292,8 @@ def notes(one: Model, two: Model) -> tuple[str, ...]:
     kinds = [name for name in Counter(one.report.file_dtypes) if name not in ("F32", "F16", "BF16", "F64")]
     if kinds:
         found.append(f"the original is rounded itself ({', '.join(kinds)}): what that cost it is not counted")
-    if two.report.note:
-        found.append(f"both run as modules on weights that are rounded and then widened: {two.report.note}")
+    if two.report.engine == "modules":
+        found.append(f"both ran as modules, on what rounding left, as float32: {two.report.note}")
     return tuple(found)
 
 

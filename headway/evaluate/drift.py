@@ -56,7 +56,7 @@ def drift(one: Answers, other: Answers, rows: Sequence[Sequence[int]], progress:
             p, q = log_softmax(a), log_softmax(b)
             divergences.append(kl(p, q))
             same.append(p.argmax(-1) == q.argmax(-1))
-            following = np.asarray(row[at + 1 : at + 1 + len(p)])
+            following = np.asarray(row[at + 1 : at + 1 + len(p)], np.intp)
             places = np.arange(len(following))
             losses[0].append(-p[places, following])
             losses[1].append(-q[places, following])

@@ -6,20 +6,26 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headway.checkpoint.packed import PackedStore
 from headway.checkpoint.store import open_store
 from headway.errors import CheckpointError
 from headway.loader.dtypes import DTYPES, SAFETENSORS_NAMES, bits, parse_dtype
 from headway.loader.report import Loaded, Progress, loaded, report_of, warn_of_unused
 from headway.nn.build import empty, fill
 from headway.nn.transformer import Transformer
+from headway.quant import Plan, Recipe
+from headway.quant import plan as plan_of
+from headway.quant.write import of_plan
 from headway.source import Match, Source, match, open_source
 from headway.spec.count import shapes
+from headway.tape.weights import Raw
 
 
 def load_network(
@@ -27,11 +33,13 @@ def load_network(
     *,
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "cpu",
+    quantize: Recipe | None = None,
     progress: Progress | None = None,
 ) -> Loaded[Transformer]:
     """Load the checkpoint at `path` (HF folder, .safetensors or .gguf).
 
-    dtype "auto" keeps every tensor's own; quantised GGUF tensors become float32, which holds them exactly.
+    dtype "auto" keeps every tensor's own; quantised tensors become float32, which holds them exactly, and beside
+    integers all others do. `quantize` rounds matrices to its formats, and what came of it is held as floats.
     CheckpointError when tensors are missing or misshaped; a warning when the file holds some that nobody knows.
     """
     began = time.perf_counter()
@@ -39,12 +47,19 @@ def load_network(
     with open_store(path) as store:
         source = open_source(path, store)
         plan = match(source)
-        network = fill(empty(source.spec), dict(_tensors(source, plan, wanted, torch.device(device), progress)))
+        if wanted is None and (quantize is not None or isinstance(source.store, PackedStore)):
+            wanted = torch.float32
+        tensors = _tensors(source, plan, wanted, torch.device(device), progress)
+        if quantize is not None:
+            tensors = _rounded(tensors, plan_of(source.spec, quantize))
+        network = fill(empty(source.spec), dict(tensors))
         dtypes: Counter[str] = Counter()
         for parameter in network.parameters():
             dtypes[SAFETENSORS_NAMES[parameter.dtype]] += parameter.numel()
         held = sum(parameter.nbytes for parameter in network.parameters())
         report = report_of(source, plan, dtypes, held, time.perf_counter() - began)
+        if quantize is not None:
+            report = replace(report, note=f"rounded to {quantize.describe()}, and held as {network.dtype}")
     warn_of_unused(report)
     return loaded(network, source, report)
 
@@ -63,6 +78,16 @@ def _tensors(
             store.release(key)
         if progress is not None:
             progress(done, total)
+
+
+def _rounded(tensors: Iterator[tuple[str, Tensor]], plan: Plan) -> Iterator[tuple[str, Tensor]]:
+    """The same parameters with the values that rounding leaves."""
+    for path, tensor in tensors:
+        if path in plan.formats:
+            raw = Raw("F32", tuple(tensor.shape), np.ascontiguousarray(tensor.float().cpu().numpy()))
+            ((_, made),) = of_plan([(path, raw)], plan)
+            tensor = torch.from_numpy(made.floats()).to(tensor.device, tensor.dtype)
+        yield path, tensor
 
 
 def _read(

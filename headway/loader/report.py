@@ -43,7 +43,7 @@ class Report:
     bytes: int
     seconds: float
     engine: str = "modules"  # or "tape", with the instruction set and threads that run it
-    note: str = ""  # why modules serve where a tape was asked for
+    note: str = ""  # why modules serve where a tape was asked for, or what is not held as one would think
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headway.checkpoint.store import open_store
 from headway.errors import RequestError
@@ -13,6 +14,9 @@ from headway.native.library import Pool, load
 from headway.source import match, open_source
 from headway.tape import Program, Weights, obstacle
 from headway.tape.weights import of_source
+
+if TYPE_CHECKING:
+    from headway.quant import Recipe
 
 
 class NoTapeError(RequestError):
@@ -24,12 +28,14 @@ def load_tape(
     *,
     dtype: object = "auto",
     threads: int | None = None,
+    quantize: Recipe | None = None,
     progress: Progress | None = None,
 ) -> Loaded[Program]:
-    """Load the checkpoint at `path` to run natively: quantised GGUF tensors stay as they are packed.
+    """Load the checkpoint at `path` to run natively: quantised tensors stay as they are packed.
 
-    A `dtype` (a name or a torch dtype) other than "auto" makes all matrices that, from the file's values. `threads`
-    None: one for each usable core. NoTapeError when this model or this machine needs modules; else as `load_network`.
+    A `dtype` (a name or a torch dtype) other than "auto" makes all matrices that, from the file's values; `quantize`
+    rounds them to its formats, in which they run. `threads` None: one for each usable core. NoTapeError when this model
+    or this machine needs modules; else as `load_network`.
     """
     began = time.perf_counter()
     wanted = "auto" if dtype == "auto" else dtype_name(dtype)
@@ -41,12 +47,25 @@ def load_tape(
             raise NoTapeError(reason)
         plan = match(source)
         pool = Pool(library, threads)
-        weights = Weights(source.spec, of_source(source, plan, progress), library, pool, dtype=wanted)
+        raws = of_source(source, plan, progress)
+        if quantize is not None:
+            from headway.quant import plan as plan_of
+            from headway.quant.write import of_plan
+
+            raws = of_plan(raws, plan_of(source.spec, quantize))
+        weights = Weights(source.spec, raws, library, pool, dtype=wanted)
         program = Program(source.spec, weights, pool)
         report = report_of(source, plan, weights.dtypes, weights.nbytes, time.perf_counter() - began)
-        report = replace(report, engine=f"tape, {library.path}, {counted(pool.threads, 'thread')}")
+        engine = f"tape, {library.path}, {counted(pool.threads, 'thread')}"
+        report = replace(report, engine=engine, note=_widened(weights))
     warn_of_unused(report)
     return loaded(program, source, report)
+
+
+def _widened(weights: Weights) -> str:
+    """One line on formats that native calls do not read; empty when there are none."""
+    names = sorted(weights.widened)
+    return f"no native form for {', '.join(names)}: held as float32" if names else ""
 
 
 def counted(count: int, what: str) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -233,6 +233,8 @@ def _rounded(work: _Work, path: str, raw: Raw) -> Raw:
     format = work.plan.formats.get(path)
     if format is not None:
         return raw if is_already(raw, format, work.plan.recipe) else work.round(path, raw, format)
+    if work.plan.recipe.format.floating:  # a folder is of one type
+        return raw.to(work.plan.recipe.format.code)
     return raw if raw.dtype in ("F16", "BF16") else Raw("F32", raw.shape, raw.floats().copy())
 
 
@@ -299,7 +301,7 @@ def is_already(raw: Raw, format: Format, recipe: Recipe) -> bool:
     return raw.integers.group == group and (raw.integers.zeros is None) == recipe.symmetric
 
 
-def of_plan(raws: Iterator[tuple[str, Raw]], plan: Plan, rounding: Rounding = plain) -> Iterator[tuple[str, Raw]]:
+def of_plan(raws: Iterable[tuple[str, Raw]], plan: Plan, rounding: Rounding = plain) -> Iterator[tuple[str, Raw]]:
     """The same parameters, matrices rounded as `plan` says."""
     recipe = plan.recipe
     for path, raw in raws:

@@ -89,6 +89,7 @@ class Weights:
         self._vectors: dict[str, Floats] = {}
         self.dtypes: Counter[str] = Counter()  # format in memory -> parameters held in it
         self.nbytes = 0
+        self.widened: set[str] = set()  # formats of the file that native calls do not read
         self._tables: dict[str, str] = {}
         owned = shapes(spec)
         for path, raw in raws:
@@ -119,6 +120,8 @@ class Weights:
             return
         raw = raw if self.dtype == "auto" else raw.to(self.dtype)
         self._tables[path] = raw.dtype
+        if raw.integers is None and not is_native(raw.dtype):
+            self.widened.add(raw.dtype)
         matrix = matrix_of(self.library, raw)
         if path not in self._read_only_by_row:
             matrix = matrix.pack(self.pool)
