@@ -48,7 +48,7 @@ class Split(Form):
 
     def apply(self, arrays: list[Array]) -> list[Array]:
         (whole,) = arrays
-        if whole.shape[0] != sum(self.sizes):
+        if whole.ndim == 0 or whole.shape[0] != sum(self.sizes):
             return [whole]  # the caller reports the shape that does not fit
         return np.split(whole, np.cumsum(self.sizes)[:-1].tolist())
 
@@ -73,7 +73,7 @@ class Pairs(Form):
 
     def _turn(self, array: Array, inner: tuple[int, int]) -> Array:
         rest = array.shape[1:]
-        if array.shape[0] % self.head_dim:
+        if not array.size or array.ndim == 0 or array.shape[0] % self.head_dim:
             return array  # the caller reports the shape that does not fit
         return array.reshape(-1, *inner, *rest).swapaxes(1, 2).reshape(array.shape)
 

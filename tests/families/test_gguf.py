@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headway import families
 from headway.checkpoint.gguf import read_gguf
-from headway.checkpoint.rules import Add, Pairs, Rule, Transpose, expand
+from headway.checkpoint.rules import Add, Pairs, Rule, Split, Transpose, expand
 from headway.errors import CheckpointError, HeadwayError
 from headway.families.kit import Config, Family
 from headway.families.ropes import given_scaling, llama3_divisors
@@ -225,3 +225,10 @@ def test_garbage_in_metadata_is_an_error_of_headway_or_a_spec(
         assert "\n" not in str(error)
         return
     assert spec.decoder.layers
+
+
+@pytest.mark.parametrize("shape", [(), (0, 5), (8, 0), (7, 3)])
+def test_shapes_that_cannot_be_turned_or_cut_are_left_for_the_caller_to_report(shape: tuple[int, ...]) -> None:
+    array = np.zeros(shape, np.float32)
+    for form in (Pairs(8), Split((6, 4))):
+        assert [found.shape for found in form.apply([array])] == [shape]
