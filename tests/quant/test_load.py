@@ -34,7 +34,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_modules_hold_what_rounding_left_and_a_tape_runs_it_packed(model: Path, name: str) -> None:
-    modules = headway.load(model, quantize=name)
+    modules = headway.load(model, quantize=name, engine="modules")
     assert modules.report is not None
     assert modules.report.note.startswith(f"rounded to {name}")
     assert modules.report.note.endswith("and held as torch.float32")
@@ -53,7 +53,10 @@ def test_modules_hold_what_rounding_left_and_a_tape_runs_it_packed(model: Path, 
 def test_rounding_when_loading_and_when_writing_is_the_same(model: Path, tmp_path: Path, to: str) -> None:
     out = made(model, tmp_path / "out", Recipe(to=to))
     assert torch.equal(
-        torch.nan_to_num(headway.load(out).logits(IDS)), torch.nan_to_num(headway.load(model, quantize=to).logits(IDS))
+        *(
+            torch.nan_to_num(headway.load(of, engine="modules", **how).logits(IDS))
+            for of, how in ((out, {}), (model, {"quantize": to}))
+        )
     )
     if library.load() is not None:
         written, loaded = headway.load(out, engine="tape"), headway.load(model, quantize=to, engine="tape")
@@ -63,7 +66,7 @@ def test_rounding_when_loading_and_when_writing_is_the_same(model: Path, tmp_pat
 
 
 def test_a_recipe_in_full(model: Path) -> None:
-    found = headway.load(model, quantize=Recipe(to="int4", group=32, symmetric=True))
+    found = headway.load(model, quantize=Recipe(to="int4", group=32, symmetric=True), engine="modules")
     assert found.report is not None
     assert found.report.note.startswith("rounded to int4 in groups of 32,")
 
@@ -82,7 +85,7 @@ def test_modules_are_of_one_type_beside_integers(tmp_path: Path, half: str) -> N
     out = made(halves, tmp_path / "out", Recipe(to="int8"))
     with open_store(out) as store:
         assert store.entry("model.norm.weight").dtype == half
-    model = headway.load(out)
+    model = headway.load(out, engine="modules")
     assert {parameter.dtype for parameter in model.network.parameters()} == {torch.float32}
     assert torch.isfinite(model.logits(IDS[0])).all()
 
