@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
@@ -117,7 +119,11 @@ class _File:
             raise TokenizerError(
                 f"tokenizer.ggml.merges: missing, but a vocabulary of kind {self.get('model')!r} needs it"
             )
-        return [_pair(merge, at) for at, merge in enumerate(merges)]
+        with suppress(TypeError):
+            found = [(left, right) for left, _, right in map(str.partition, merges, repeat(" ")) if left and right]
+            if len(found) == len(merges):
+                return found
+        return [_pair(merge, at) for at, merge in enumerate(merges)]  # which says what is wrong
 
     def charsmap(self) -> bytes:
         value = np.asarray([] if (listed := self._list("precompiled_charsmap")) is None else listed)
@@ -127,7 +133,8 @@ class _File:
 
     def vocabulary(self) -> dict[str, int]:
         """Every known token and its id."""
-        vocabulary = {token: at for at, token in enumerate(self.tokens) if self.known[at]}
+        known = self.known.tolist()  # faster to look into
+        vocabulary = {token: at for at, token in enumerate(self.tokens) if known[at]}
         if len(vocabulary) != int(self.known.sum()):
             self._refuse_repeated()
         return vocabulary
