@@ -298,6 +298,22 @@ def table(figures: Sequence[Figure]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def markdown(figures: Sequence[Figure]) -> str:
+    """The same table for a page."""
+    rows = [figure.as_row() for figure in figures]
+    lines = [COLUMNS, ("---",) * len(COLUMNS), *rows]
+    return "\n".join(f"| {' | '.join(cell.strip() for cell in line)} |" for line in lines)
+
+
+def put(page: Path, mark: str, text: str) -> None:
+    """Write `text` between <!-- mark --> and the next <!-- end --> of a page."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(f"<!-- {mark} -->\n")
+    _, end, after = rest.partition("<!-- end -->")
+    if not end:
+        raise SystemExit(f"{page}: has no place <!-- {mark} --> ... <!-- end -->")
+    page.write_text(f"{before}{begin}{text}\n{end}{after}", encoding="utf-8")
+
+
 def show(
     question: str | None, figures: Sequence[Figure], chosen: Options, others: Others, limits: Limits | None = None
 ) -> None:

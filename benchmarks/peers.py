@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from _common import HERE, QUIETLY, Figure, Goal, Limits, Others, at_rest, facts, interleaved, table
+from _common import HERE, QUIETLY, Figure, Goal, Limits, Others, at_rest, facts, interleaved, markdown, put, table
 from _peers import PYTHON, Contender, Files, LeftOutError, Worker, absence, cores, cpus, surroundings, versions
 
 from headway.spec.count import flops_per_token
@@ -63,6 +63,7 @@ class Chosen:
     bits: tuple[str, ...]
     only: tuple[str, ...]
     json: Path | None
+    page: Path | None
     model: Path | None
 
 
@@ -77,6 +78,9 @@ def choices(arguments: Sequence[str] | None = None) -> Chosen:
     parser.add_argument("--bits", default=",".join(FORMS), help="which weights (default: %(default)s)")
     parser.add_argument("--only", default=",".join(QUESTIONS), help="which questions (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there as well")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="put the table into a page, at its mark <!-- peers -->"
+    )
     parser.add_argument("--model", type=Path, default=os.environ.get("HEADWAY_SMOLLM2"), help="a GGUF file to use")
     given = parser.parse_args(arguments)
     for name, known in (("bits", tuple(FORMS)), ("only", QUESTIONS)):
@@ -92,6 +96,7 @@ def choices(arguments: Sequence[str] | None = None) -> Chosen:
         bits=tuple(given.bits.split(",")),
         only=tuple(given.only.split(",")),
         json=given.json,
+        page=given.page,
         model=given.model,
     )
 
@@ -450,18 +455,18 @@ def counted(threads: int) -> str:
     return f"{threads} thread{'s' * (threads > 1)}"
 
 
-def report(bench: Bench, machine: Mapping[str, Any]) -> str:
-    """The table and what one has to know to read it."""
-    lines = [__doc__ or "", table(bench.figures)]
-    lines += [f"left out: {name}: {reason}" for name, reason in bench.left_out.items()]
+def report(bench: Bench, machine: Mapping[str, Any], layout: Callable[[Sequence[Figure]], str] = table) -> list[str]:
+    """The table and what one has to know to read it, in parts."""
+    parts = [layout(bench.figures)]
+    parts += [f"left out: {name}: {reason}" for name, reason in bench.left_out.items()]
     others = ", ".join(f"{name} {number}" for name, number in machine["peers"].items())
-    lines.append(f"medians of {bench.chosen.rounds} interleaved rounds; {machine['processor']}, {others}")
-    lines += [f"this machine, {counted(threads)}: {limits}" for threads, limits in bench.limits.items()]
+    parts.append(f"medians of {bench.chosen.rounds} interleaved rounds; {machine['processor']}, {others}")
+    parts += [f"this machine, {counted(threads)}: {limits}" for threads, limits in bench.limits.items()]
     if not machine["quiet"]:
-        lines.append(
+        parts.append(
             f"NOT QUIET: other programs kept {machine['others']} cores busy, so these figures are not to be trusted"
         )
-    return "\n".join(lines)
+    return parts
 
 
 def as_json(bench: Bench, machine: Mapping[str, Any]) -> dict[str, Any]:
@@ -506,7 +511,9 @@ def main() -> None:
     bench = Bench(chosen, Files(source), text_ids(source), limits)
     measure(bench)
     machine = {**facts(max(chosen.threads), others), "peers": versions()}
-    print(report(bench, machine))
+    print(__doc__, *report(bench, machine), sep="\n")
+    if chosen.page is not None:
+        put(chosen.page, "peers", "\n\n".join(report(bench, machine, markdown)))
     if chosen.json is not None:
         chosen.json.write_text(json.dumps(as_json(bench, machine), indent=2) + "\n", encoding="utf-8")
 

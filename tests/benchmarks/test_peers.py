@@ -12,7 +12,7 @@ from typing import Any
 import _peers
 import peers
 import pytest
-from _common import Figure, Goal, Limits, table
+from _common import Figure, Goal, Limits, markdown, put, table
 from _peers import Contender, Files, LeftOutError, Worker
 
 from headway import families
@@ -189,7 +189,7 @@ def test_the_report_and_the_json_hold_every_figure_and_every_reason(source: Path
     asked.figures += peers.compared("decode", "8-bit", 1, {"headway Q8_0": [150.0, 140.0, 160.0]})
     asked.leave_out(Contender("llama.cpp", "Q8_0"), LeftOutError("not installed: make bench-peers"))
     machine: dict[str, Any] = {"processor": "A Core", "quiet": False, "others": 1.3, "peers": {"ctranslate2": "4.8.5"}}
-    text = peers.report(asked, machine)
+    text = "\n".join(peers.report(asked, machine))
     assert "left out: llama.cpp Q8_0: not installed: make bench-peers" in text
     assert "medians of 3 interleaved rounds; A Core, ctranslate2 4.8.5" in text
     assert "this machine, 1 thread: reads 20.0 GB/s" in text
@@ -198,6 +198,18 @@ def test_the_report_and_the_json_hold_every_figure_and_every_reason(source: Path
     assert whole["figures"][0]["ours"] == [150.0, 140.0, 160.0]
     assert whole["limits"]["2"]["read"] == 20e9
     assert list(whole["left_out"]) == ["llama.cpp Q8_0"]
+
+
+def test_the_table_is_put_into_a_page_where_its_mark_is(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- peers -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
+    for _ in range(2):
+        put(page, "peers", markdown(peers.compared("decode", "4-bit", 2, FOUR_BITS)))
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert (lines[0], lines[1], lines[-2], lines[-1]) == ("before", "<!-- peers -->", "<!-- end -->", "after")
+    assert [line.count("|") for line in lines[2:-2]] == [10] * 8
+    with pytest.raises(SystemExit, match="has no place <!-- others -->"):
+        put(page, "others", "")
 
 
 # Who takes part
