@@ -42,7 +42,8 @@ def command(
     ] = None,
     group: Annotated[int | None, Option(metavar="N", help="int4: columns with one scale: 32, 64, 128, -1 all.")] = None,
     symmetric: Annotated[
-        bool | None, Option("--symmetric/--asymmetric", help="int4: zero in the middle, or where each group needs it.")
+        bool | None,
+        Option("--symmetric/--asymmetric", help="int4: zero in the middle (usual), or where each group needs it."),
     ] = None,
     tables: Annotated[
         str, Option(metavar="FORMAT", help="Embeddings and heads; at least 8 bits if this is not given.")
@@ -96,7 +97,7 @@ def recipe_of(to: str, group: int | None, symmetric: bool | None, tables: str) -
     """What was asked for; RequestError for options that do not go together."""
     from headway.quant import Recipe
 
-    recipe = Recipe(to=to, tables=tables, **{} if group is None else {"group": group}, symmetric=bool(symmetric))
+    recipe = Recipe(to=to, tables=tables, **{} if group is None else {"group": group}, symmetric=symmetric is not False)
     if recipe.format.name != "int4" and (group is not None or symmetric is not None):
         raise RequestError(f"--group, --symmetric and --asymmetric are for int4; {recipe.format.name} has its own")
     return recipe

@@ -41,7 +41,7 @@ class Rounding(Protocol):
         """`weights` [out, in] in `format`; `group` and `symmetric` are int4's."""
 
 
-def plain(path: str, weights: Floats, format: Format, *, group: int = 64, symmetric: bool = False) -> Raw:
+def plain(path: str, weights: Floats, format: Format, *, group: int = 64, symmetric: bool = True) -> Raw:
     """Each number to the nearest that its block or group can hold; see `Rounding`.
 
     CheckpointError names the matrix when it holds NaN, infinities, or numbers too large for the format's scales.

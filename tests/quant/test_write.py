@@ -115,7 +115,7 @@ def test_rounding_what_is_rounded_already_changes_nothing(recipe: Recipe, tmp_pa
 
 
 def test_the_folder_is_in_the_form_of_compressed_tensors(tmp_path: Path) -> None:
-    out = made(folder(tmp_path / "model"), tmp_path / "out", Recipe(to="int4", group=32))
+    out = made(folder(tmp_path / "model"), tmp_path / "out", Recipe(to="int4", group=32, symmetric=False))
     config = json.loads((out / "config.json").read_text())["quantization_config"]
     assert (config["quant_method"], config["format"], config["ignore"]) == (
         "compressed-tensors", "mixed-precision", [],
@@ -269,7 +269,7 @@ def test_other_quantisations_are_refused_by_name(change: dict[str, object], word
 @pytest.mark.parametrize("name", ["weight_packed", "weight_scale", "weight_shape", "weight_zero_point"])
 @pytest.mark.parametrize("how", ["missing", "cut"])
 def test_damaged_integers_are_refused(name: str, how: str, tmp_path: Path) -> None:
-    out = made(folder(tmp_path / "model"), tmp_path / "out", Recipe(to="int4"))
+    out = made(folder(tmp_path / "model"), tmp_path / "out", Recipe(to="int4", symmetric=False))
     tensors = dict(load_file(out / "model.safetensors"))
     key = f"model.layers.0.mlp.up_proj.{name}"
     tensors[key] = tensors[key][:1]
