@@ -180,6 +180,7 @@ def _write_folder(work: _Work, target: Path, extras: Extras | None) -> None:
         rules, own = _file_rules(work)
         tensors, modules = _tensors(work, rules)
         write_safetensors(partial, tensors)
+        work.notes += elsewhere(work, modules) if modules and not own else []
         config = _config(work, own, modules)
         (partial / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if work.source.generation_config:
@@ -247,6 +248,18 @@ def _config(work: _Work, own: bool, modules: Mapping[str, Raw]) -> dict[str, Any
     if own:
         return {"model_type": OWN, "spec": codec.to_json(spec), **common}
     return {**token_ids(work.source.config), **families.by_name(spec.family).write(spec), **common}
+
+
+def elsewhere(work: _Work, modules: Mapping[str, Raw]) -> list[str]:
+    """Lines on what keeps transformers, with compressed-tensors, from opening the folder."""
+    found = []
+    if work.source.spec.ties and any(name.endswith("embed_tokens") for name in modules):
+        found.append(
+            "the head is the embedding, in integers, which transformers does not open; --tables float16 it does"
+        )
+    if any(raw.integers is not None and raw.integers.zeros is not None for raw in modules.values()):
+        found.append("groups have zeros, which transformers does not open yet; --symmetric ones it does")
+    return found
 
 
 def quantization_config(plan: Plan, modules: Mapping[str, Raw]) -> dict[str, Any]:

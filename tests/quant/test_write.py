@@ -281,6 +281,25 @@ def test_damaged_integers_are_refused(name: str, how: str, tmp_path: Path) -> No
         held(out)
 
 
+@pytest.mark.parametrize(
+    ("tied", "recipe", "words"),
+    [
+        (False, Recipe(to="int4"), []),
+        (True, Recipe(to="int4", tables="float16"), []),
+        (True, Recipe(to="int8"), ["the head is the embedding, in integers"]),
+        (False, Recipe(to="int4", symmetric=False), ["groups have zeros"]),
+    ],
+)
+def test_what_transformers_does_not_open_is_said(tied: bool, recipe: Recipe, words: list[str], tmp_path: Path) -> None:
+    model = folder(tmp_path / "model", CONFIG | {"tie_word_embeddings": tied})
+    with opened(model) as source:
+        notes = write(source, plan(source.spec, recipe), tmp_path / "out").notes
+    assert [note for note in notes if "transformers" in note] == [
+        note for note in notes if any(note.startswith(word) for word in words)
+    ]
+    assert all(any(note.startswith(word) for note in notes) for word in words)
+
+
 def test_recipes_that_cannot_be_are_refused() -> None:
     for fields, words in (
         ({"to": "q4_x"}, "format q4_x is not known; did you mean q4_"),
