@@ -11,7 +11,7 @@ from headway.checkpoint.dtypes import PLAIN, Block, Bytes, Decode, Floats
 _MASKS = {1: 0x0101010101010101, 2: 0x0303030303030303, 4: 0x0F0F0F0F0F0F0F0F}
 
 
-def _fields(packed: Bytes, span: int, width: int) -> Bytes:
+def fields(packed: Bytes, span: int, width: int) -> Bytes:
     """Bit fields of N x (groups * span) bytes: in each group first the lowest field of every byte, then the next."""
     count, runs = len(packed), 8 // width
     words = np.ascontiguousarray(packed).view(np.uint64).reshape(count, -1, span // 8)
@@ -47,17 +47,17 @@ def _q8_0(blocks: Bytes, out: Floats) -> None:
 
 
 def _q4_0(blocks: Bytes, out: Floats) -> None:
-    values = _fields(blocks[:, 2:], 16, 4).view(np.int8)
+    values = fields(blocks[:, 2:], 16, 4).view(np.int8)
     values -= 8
     _scaled(out, values, _halves(blocks, 0), None)
 
 
 def _q4_1(blocks: Bytes, out: Floats) -> None:
-    _scaled(out, _fields(blocks[:, 4:], 16, 4), _halves(blocks, 0), _halves(blocks, 2))
+    _scaled(out, fields(blocks[:, 4:], 16, 4), _halves(blocks, 0), _halves(blocks, 2))
 
 
 def _q5_0(blocks: Bytes, out: Floats) -> None:
-    values = _fields(blocks[:, 6:], 16, 4)
+    values = fields(blocks[:, 6:], 16, 4)
     values |= _high_bits(blocks[:, 2:6])
     signed = values.view(np.int8)
     signed -= 16
@@ -65,7 +65,7 @@ def _q5_0(blocks: Bytes, out: Floats) -> None:
 
 
 def _q5_1(blocks: Bytes, out: Floats) -> None:
-    values = _fields(blocks[:, 8:], 16, 4)
+    values = fields(blocks[:, 8:], 16, 4)
     values |= _high_bits(blocks[:, 4:8])
     _scaled(out, values, _halves(blocks, 0), _halves(blocks, 2))
 
@@ -73,21 +73,27 @@ def _q5_1(blocks: Bytes, out: Floats) -> None:
 def _q2_k(blocks: Bytes, out: Floats) -> None:
     scale = _halves(blocks, 80) * (blocks[:, :16] & 15).astype(np.float32)
     least = _halves(blocks, 82) * (blocks[:, :16] >> 4).astype(np.float32)
-    _scaled(out, _fields(blocks[:, 16:80], 32, 2), scale, -least)
+    _scaled(out, fields(blocks[:, 16:80], 32, 2), scale, -least)
 
 
-def _q3_k(blocks: Bytes, out: Floats) -> None:
-    scales = _fields(blocks[:, 96:104], 8, 4)
+def q3_k_parts(blocks: Bytes) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
+    """Numbers from -4 to 3 (N x 256) and the signed scales of runs of 16 (N x 16), before the block's own scale."""
+    scales = fields(blocks[:, 96:104], 8, 4)
     high = blocks[:, 104:108]
     for run in range(4):
         scales[:, 4 * run : 4 * run + 4] |= ((high >> (2 * run)) & 3) << 4
     signed = scales.view(np.int8)
     signed -= 32
-    values = _fields(blocks[:, 32:96], 32, 2)
-    values |= _fields(blocks[:, :32], 32, 1) << 2  # a set bit means that 4 is not taken off
+    values = fields(blocks[:, 32:96], 32, 2)
+    values |= fields(blocks[:, :32], 32, 1) << 2  # a set bit means that 4 is not taken off
     numbers = values.view(np.int8)
     numbers -= 4
-    _scaled(out, numbers, _halves(blocks, 108) * signed.astype(np.float32), None)
+    return numbers, signed
+
+
+def _q3_k(blocks: Bytes, out: Floats) -> None:
+    numbers, scales = q3_k_parts(blocks)
+    _scaled(out, numbers, _halves(blocks, 108) * scales.astype(np.float32), None)
 
 
 def _six_bit_pairs(packed: Bytes) -> tuple[Floats, Floats]:
@@ -100,20 +106,20 @@ def _six_bit_pairs(packed: Bytes) -> tuple[Floats, Floats]:
 
 def _q4_k(blocks: Bytes, out: Floats) -> None:
     scale, least = _six_bit_pairs(blocks[:, 4:16])
-    values = _fields(blocks[:, 16:], 32, 4)
+    values = fields(blocks[:, 16:], 32, 4)
     _scaled(out, values, _halves(blocks, 0) * scale, -(_halves(blocks, 2) * least))
 
 
 def _q5_k(blocks: Bytes, out: Floats) -> None:
     scale, least = _six_bit_pairs(blocks[:, 4:16])
-    values = _fields(blocks[:, 48:], 32, 4)
-    values |= _fields(blocks[:, 16:48], 32, 1) << 4
+    values = fields(blocks[:, 48:], 32, 4)
+    values |= fields(blocks[:, 16:48], 32, 1) << 4
     _scaled(out, values, _halves(blocks, 0) * scale, -(_halves(blocks, 2) * least))
 
 
 def _q6_k(blocks: Bytes, out: Floats) -> None:
-    values = _fields(blocks[:, :128], 64, 4)
-    values |= _fields(blocks[:, 128:192], 32, 2) << 4
+    values = fields(blocks[:, :128], 64, 4)
+    values |= fields(blocks[:, 128:192], 32, 2) << 4
     signed = values.view(np.int8)
     signed -= 32
     scales = blocks[:, 192:208].view(np.int8).astype(np.float32)

@@ -53,6 +53,10 @@ def load_tape(
             from headway.quant.write import of_plan
 
             raws = of_plan(raws, plan_of(source.spec, quantize))
+        elif wanted == "auto" and any(entry.dtype == "Q3_K" for entry in source.store.values()):
+            from headway.quant.exact import in_native_blocks
+
+            raws = in_native_blocks(raws)
         weights = Weights(source.spec, raws, library, pool, dtype=wanted)
         program = Program(source.spec, weights, pool)
         report = report_of(source, plan, weights.dtypes, weights.nbytes, time.perf_counter() - began)

@@ -16,6 +16,8 @@ from headway.errors import RequestError
 from headway.loader import load_tape
 from headway.native import library
 from headway.quant import FORMATS, Recipe
+from headway.quant.exact import in_native_blocks
+from headway.tape.weights import Raw
 from tests.quant.test_write import folder, gguf_file, made
 
 IDS = [[5, 9, 33, 2, 61, 7, 7, 19], [1, 44, 3]]
@@ -90,8 +92,10 @@ def test_modules_are_of_one_type_beside_integers(tmp_path: Path, half: str) -> N
     assert torch.isfinite(model.logits(IDS[0])).all()
 
 
-@pytest.mark.parametrize("name", ["Q2_K", "Q3_K"])
-def test_formats_that_native_calls_lack_are_named_in_the_report(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "held"), [("Q2_K", "F32"), ("Q3_K", "Q6_K")])
+def test_formats_that_native_calls_lack_are_held_as_others_and_named_in_the_report(
+    tmp_path: Path, name: str, held: str
+) -> None:
     if library.load() is None:
         pytest.skip(library.reason())
     model, out = gguf_file(tmp_path / "model.gguf"), tmp_path / "out.gguf"
@@ -103,4 +107,16 @@ def test_formats_that_native_calls_lack_are_named_in_the_report(tmp_path: Path, 
         data = [blocks if tensor.name == down else store.read(tensor.name) for tensor in tensors]
         pairs = store.raw_metadata() | {"general.file_type": value(10)}
         write_gguf(out, pairs, tensors, data)
-    assert load_tape(out).report.note == f"no native form for {name}: held as float32"
+    found = load_tape(out).report
+    assert held in found.dtypes
+    assert found.note == ("" if held == "Q6_K" else f"no native form for {name}: held as float32")
+
+
+def test_three_bits_in_blocks_of_six_are_the_same_numbers() -> None:
+    random = np.random.default_rng(8)
+    blocks = random.integers(0, 256, (64, BLOCKS["Q3_K"].bytes), dtype=np.uint8)
+    blocks[:, 108:110] = random.standard_normal((64, 1)).astype(np.float16).view(np.uint8)
+    before = Raw("Q3_K", (32, 512), blocks.reshape(32, -1))
+    ((_, after),) = in_native_blocks([("w", before)])
+    assert after.dtype == "Q6_K"
+    assert np.array_equal(before.floats(), after.floats())
