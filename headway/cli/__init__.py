@@ -21,7 +21,7 @@ VERBS = {
     "inspect": "Draw a model as a tree, with its sizes, tokenizer and template.",
     "plan": "Predict weights, cache, activations and operations of a run.",
     "explain": "Work through one attention head on a model's own numbers.",
-    "quantize": "Write a model in fewer bits, with a proof of what that does to its answers.",
+    "quantize": "Write a model in fewer bits, and prove what that does to it.",
     "verify": "Compare two models on the same inputs, layer by layer.",
     "doctor": "Show what this machine has, and what headway makes of it.",
 }

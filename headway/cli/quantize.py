@@ -55,7 +55,7 @@ def command(
     overwrite: Annotated[bool, Option("--overwrite", help="Replace what is there already.")] = False,
     json: shared.Json = False,
 ) -> None:
-    """Write a model in fewer bits, with a proof of what that does to its answers.
+    """Write a model in fewer bits, and prove what that does to it.
 
     The proof sets both models beside each other on one text: perplexity, how far the distributions of the next token
     are apart, how often the likeliest token is the same, sizes and speed. A cache in int8 (--cache) is chosen when a
@@ -72,7 +72,7 @@ def command(
 
     path = resolve(model)
     recipe = None if to is None else recipe_of(to, group, symmetric, tables)
-    made = None if recipe is None else convert(path, recipe, out, overwrite)
+    made = None if recipe is None else convert(model, path, recipe, out, overwrite)
     found = prove(path, made.written.path if made else path, words, cache=bool(cache))
     if json:
         terminal.print_json(data(model, recipe, made, found))
@@ -115,8 +115,8 @@ class Made:
     seconds: float
 
 
-def convert(path: Path, recipe: Recipe, out: Path | None, overwrite: bool) -> Made:
-    """Write the model at `path` as `recipe` says."""
+def convert(ref: str, path: Path, recipe: Recipe, out: Path | None, overwrite: bool) -> Made:
+    """Write the model at `path`, which the user calls `ref`, as `recipe` says."""
     from headway.checkpoint.store import open_store
     from headway.quant import plan, write
     from headway.quant.write import check_target
@@ -125,7 +125,7 @@ def convert(path: Path, recipe: Recipe, out: Path | None, overwrite: bool) -> Ma
     with open_store(path) as store:
         source = open_source(path, store)
         planned = plan(source.spec, recipe)
-        target = out or default_target(path, source, recipe)
+        target = out or default_target(ref, path, source, recipe)
         check_target(source, planned, target, overwrite=overwrite)
         began = time.perf_counter()
         with terminal.progress(f"rounding to {recipe.format.name}") as progress:
@@ -148,9 +148,9 @@ def tokenizer_files(path: Path) -> Callable[[Path], None]:
     return write
 
 
-def default_target(path: Path, source: Source, recipe: Recipe) -> Path:
+def default_target(ref: str, path: Path, source: Source, recipe: Recipe) -> Path:
     """In the current folder: the model's name, without the format that it had, and the new one's."""
-    stem = path.stem if path.is_file() else path.name
+    stem = path.stem if path.is_file() else Path(ref).resolve().name
     stem = re.sub(r"[.-]([IQ]+\d\w*|[BF]+\d+)$", "", stem, flags=re.IGNORECASE)
     into_gguf = recipe.format.gguf and source.store.format == "gguf"
     return Path(f"{stem}-{recipe.format.name}" + (".gguf" if into_gguf else ""))

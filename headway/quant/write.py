@@ -189,9 +189,7 @@ def _write_folder(work: _Work, target: Path, extras: Extras | None) -> None:
         if extras is not None:
             extras(partial)
         partial.chmod(0o777 & ~_umask())
-        if target.exists():
-            shutil.rmtree(target)
-        os.replace(partial, target)
+        _swap(partial, target)
     except OSError as error:
         raise CheckpointError(f"{target}: cannot be written ({error.strerror or error})") from None
     finally:
@@ -296,6 +294,22 @@ def quantization_config(plan: Plan, modules: Mapping[str, Raw]) -> dict[str, Any
         "config_groups": groups,
         "ignore": [] if any(name.endswith("lm_head") for name in modules) else ["lm_head"],
     }
+
+
+def _swap(partial: Path, target: Path) -> None:
+    """Put the finished folder in place; an old one steps aside first and goes when the new one stands."""
+    if not target.exists():
+        os.replace(partial, target)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=partial.parent))
+    os.replace(target, aside / "old")
+    try:
+        os.replace(partial, target)
+    except OSError:
+        os.replace(aside / "old", target)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _umask() -> int:

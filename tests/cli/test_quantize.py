@@ -63,7 +63,7 @@ def test_a_gguf_file_by_its_usual_name(
 
     model = gguf_file(tmp_path / "Tiny-F32.gguf")
     monkeypatch.chdir(tmp_path)
-    made = quantize.convert(model, Recipe(to="q5_0"), None, False)
+    made = quantize.convert(str(model), model, Recipe(to="q5_0"), None, False)
     assert made.written.path == Path("Tiny-q5_0.gguf")
     with open_store(made.written.path) as store:
         assert store.entry("blk.0.attn_q.weight").dtype == "Q5_0"
@@ -122,3 +122,11 @@ def test_what_is_there_is_kept_unless_told(
     assert main(call) == 2
     assert "is there already; choose another name, or pass --overwrite" in capsys.readouterr().err
     assert main([*call, "--overwrite"]) == 0
+
+
+def test_without_a_name_the_folder_is_called_as_the_model_is(
+    tiny: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["quantize", str(tiny), "--to", "int8", "--text", str(text)]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "tiny-int8"]
