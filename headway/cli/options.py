@@ -32,7 +32,7 @@ Engine = Annotated[
     str,
     Option(
         metavar="NAME",
-        help="What runs the model: tape, native calls on packed weights; modules, PyTorch; auto, a tape where one can be.",
+        help="What runs the model: tape, native calls on packed weights; modules, PyTorch; auto, a tape if one can.",
     ),
 ]
 Json = Annotated[bool, Option("--json", help="Print JSON on stdout, and nothing else there.")]
