@@ -120,9 +120,22 @@ class Model:
         """Where it computes."""
         return "cpu" if isinstance(self.runner, Program) else str(self.runner.device)
 
-    @cached_property
+    @property
     def network(self) -> Transformer:
-        """The model as modules: to look inside, change or save. Of a model on a tape, loaded now, beside it."""
+        """The model as modules: to look inside or change.
+
+        Those of a model on a tape are loaded now, and answer from now on, since a change to them must show.
+        """
+        if isinstance(self.runner, Program):
+            self.runner = self._beside
+            self.__dict__.pop("engine", None)
+            if self.report is not None:
+                self.report = replace(self.report, engine="modules", note="asked for as modules")
+        return self.runner
+
+    @cached_property
+    def _beside(self) -> Transformer:
+        """Modules to read from, beside a tape that goes on answering."""
         if not isinstance(self.runner, Program):
             return self.runner
         if self._modules is None:
@@ -151,7 +164,7 @@ class Model:
         batch = self._batch(ids)
         with torch.inference_mode():
             if tap is not None:
-                output = self.network(batch, keep=keep, tap=tap)
+                output = self._beside(batch, keep=keep, tap=tap)
             else:
                 runner = self.runner
                 output = (TapeNetwork(runner) if isinstance(runner, Program) else runner)(batch, keep=keep)
@@ -198,19 +211,19 @@ class Model:
         """What happens at the last token: where each layer looks, and what it would say (the logit lens)."""
         from headway.explain import explain
 
-        return explain(self.network, self.ids(text), tokenizer=self.tokenizer, top=top)
+        return explain(self._beside, self.ids(text), tokenizer=self.tokenizer, top=top)
 
     def worked_example(self, text: Prompt, *, layer: int = 0, head: int = 0) -> Worked:
         """One attention head step by step on this model's numbers, plain Python beside the network."""
         from headway.explain import worked_example
 
-        return worked_example(self.network, self.ids(text), layer=layer, head=head, tokenizer=self.tokenizer)
+        return worked_example(self._beside, self.ids(text), layer=layer, head=head, tokenizer=self.tokenizer)
 
     def attentions(self, ids: Ids) -> dict[str, Tensor]:
         """Attention weights [B, H, T, T] of every attention by its path; padding holds 0."""
         from headway.explain import attentions
 
-        return attentions(self.network, self._batch(ids), keep="none").weights
+        return attentions(self._beside, self._batch(ids), keep="none").weights
 
     def request(self, prompt: Prompt, **options: Unpack[Options]) -> Request:
         """What `generate` asks the engine for, with every value resolved."""
@@ -269,7 +282,7 @@ class Model:
         from headway.loader import save_network
 
         save_network(
-            self.network,
+            self._beside,
             Path(folder),
             config=self.config,
             generation_config=self.generation_config,
@@ -329,17 +342,18 @@ def load(
     *,
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "cpu",
-    engine: EngineName = "modules",
+    engine: EngineName = "auto",
     quantize: str | Recipe | None = None,
     progress: Progress | None = None,
 ) -> Model:
     """Load a model: a folder, a .gguf or .safetensors file, a name on the shelf ("smollm2"), a hub id ("owner/name").
 
-    dtype "auto" keeps what the file holds. As modules, quantised GGUF tensors become float32, which holds them
-    exactly. `engine="tape"` runs the whole model as native calls on a CPU, faster and in less memory; on quantised
-    weights it rounds activations to 8 bits, and with dtype "float32" it does not. "auto" is a tape where one can be,
-    and the report says why where it cannot. `quantize` rounds matrices to a format ("int8", "int4", "q4_k": see
-    `headway.quant.FORMATS`): a tape runs them packed; modules hold what came of it as floats, and the report says so.
+    dtype "auto" keeps what the file holds. `engine="auto"` runs the whole model on a CPU as a tape of native calls on
+    its packed weights, where one can be, and the report says why where it cannot; on quantised weights a tape rounds
+    the inputs of products to 8 bits, and with dtype "float32" it does not. `engine="modules"` is PyTorch: quantised
+    tensors become float32, which holds them exactly. `quantize` rounds matrices to a format ("int8", "int4", "q4_k":
+    see `headway.quant.FORMATS`): a tape runs them packed; modules hold what came of it as floats, and the report says
+    so.
     CheckpointError or SpecError names the file, the field and the way out.
     """
     path = resolve(str(ref))
@@ -347,7 +361,8 @@ def load(
         raise RequestError(f"engine = {engine} is not one of {', '.join(ENGINES)}")
     recipe = _recipe(quantize, dtype)
     note = library.slow() if engine == "auto" else ""
-    if engine != "modules" and not note:
+    elsewhere = engine == "auto" and str(device).partition(":")[0] != "cpu"
+    if engine != "modules" and not note and not elsewhere:
         try:
             return _on_tape(path, dtype, device, recipe, progress)
         except NoTapeError as error:

@@ -88,21 +88,32 @@ def test_matrices_are_made_what_is_asked_for(tmp_path: Path) -> None:
     torch.testing.assert_close(model.logits([ROW]), exact.logits([ROW]), atol=1e-4, rtol=0)
 
 
-def test_the_report_says_what_runs_and_the_modules_are_loaded_when_somebody_looks_inside(tmp_path: Path) -> None:
-    model = headway.load(llama(tmp_path / "m"), engine="auto")
+def test_the_report_says_what_runs_and_modules_are_loaded_when_somebody_reads_from_them(tmp_path: Path) -> None:
+    model = headway.load(llama(tmp_path / "m"))
     native = library.load()
     assert native is not None
     assert model.report.engine.startswith(f"tape, {native.path}, ")
     assert model.report.note == ""
-    assert "network" not in vars(model)
     answer = model.generate(ROW, max_tokens=5)
-    assert isinstance(model.network, Transformer)
-    assert model.network is model.network
-    assert headway.Model(model.network).generate(ROW, max_tokens=5).tokens == answer.tokens
     assert model.attentions([ROW])
     model.save(tmp_path / "again")
-    again = headway.load(tmp_path / "again", engine="auto")
+    assert isinstance(model.runner, Program)
+    again = headway.load(tmp_path / "again")
     assert torch.equal(again.logits([ROW]), model.logits([ROW]))
+    assert again.generate(ROW, max_tokens=5) == answer
+
+
+def test_whoever_asks_for_modules_is_answered_by_them(tmp_path: Path) -> None:
+    model = headway.load(llama(tmp_path / "m"))
+    before, answer = model.logits([ROW]), model.generate(ROW, max_tokens=5)
+    assert model.network is model.network is model.runner
+    assert isinstance(model.network, Transformer)
+    assert (model.report.engine, model.report.note) == ("modules", "asked for as modules")
+    assert model.generate(ROW, max_tokens=5).tokens == answer.tokens
+    torch.testing.assert_close(model.logits([ROW]), before, atol=1e-4, rtol=0)
+    with torch.no_grad():
+        model.network.get_parameter("heads.lm.weight")[7] += 10
+    assert not torch.allclose(model.logits([ROW]), before, atol=1e-2)
 
 
 def test_modules_serve_where_they_are_asked_for(tmp_path: Path) -> None:
