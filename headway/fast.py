@@ -66,7 +66,7 @@ def tape_of(network: Transformer, *, threads: int | None = None) -> TapeNetwork:
         raise RequestError(f"{network.spec.name} cannot run on a tape: {reason}")
     pool = library.Pool(native, threads)
     arrays = {path: _array(parameter.detach()) for path, parameter in network.named_parameters()}
-    return TapeNetwork(Program(network.spec, Weights(network.spec, of_arrays(arrays), native, pool), pool))
+    return TapeNetwork(Program(network.spec, Weights(network.spec, of_arrays(arrays), native, pool, copy=False), pool))
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:

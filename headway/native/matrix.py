@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headway.errors import CheckpointError
 from headway.native.library import Library, Pool
+from headway.native.memory import Arena
 from headway.native.structs import Format, LinearArgs, MatrixStruct
 
 PLAIN = (Format.F32, Format.F16, Format.BF16)
@@ -65,7 +66,22 @@ class Matrix:
         """Bytes of the memory that this matrix reads."""
         return sum(array.nbytes for array in self._kept)
 
-    def pack(self, pool: Pool) -> Matrix:
+    def copy(self, arena: Arena) -> Matrix:
+        """The same matrix in other memory."""
+        made = object.__new__(Matrix)
+        made.library, made.format = self.library, self.format
+        made.rows, made.cols, made.group = self.rows, self.cols, self.group
+        made.struct = MatrixStruct.from_buffer_copy(self.struct)
+        made._kept = []
+        addresses = {array.ctypes.data: array for array in self._kept}
+        for name in ("data", "scales", "zeros"):
+            if (array := addresses.get(getattr(self.struct, name))) is not None:
+                made._kept.append(arena.array(array.shape, array.dtype))
+                made._kept[-1][...] = array
+                setattr(made.struct, name, made._kept[-1].ctypes.data)
+        return made
+
+    def pack(self, pool: Pool, arena: Arena | None = None) -> Matrix:
         """The same matrix with its rows interleaved by eight, which runs fastest; itself for float formats.
 
         The copy no longer needs the original's memory.
@@ -73,7 +89,7 @@ class Matrix:
         size = self.library.c.hw_packed_bytes(ctypes.byref(self.struct))
         if self.packed or not size:
             return self
-        out = aligned(size)
+        out = (arena or Arena()).array((size,), np.uint8)
         self.library.c.hw_pack(ctypes.byref(self.struct), out.ctypes.data, pool.handle)
         made = object.__new__(Matrix)
         made.library, made.format = self.library, self.format
@@ -113,10 +129,3 @@ def _typed(array: NDArray[Any] | None, dtype: type[np.generic], what: str) -> ND
         found = "missing" if array is None else str(array.dtype)
         raise CheckpointError(f"{what} must be {np.dtype(dtype).name}, not {found}")
     return array
-
-
-def aligned(size: int, to: int = 64) -> NDArray[np.uint8]:
-    """`size` bytes that start at a multiple of `to`."""
-    raw = np.empty(size + to, np.uint8)
-    start = -raw.ctypes.data % to
-    return raw[start : start + size]

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.native.library import Library, Pool
-from headway.native.matrix import Matrix, aligned
+from headway.native.matrix import Matrix
+from headway.native.memory import Arena
 from headway.native.structs import ARGS, AttentionArgs, LinearArgs, Op, StepStruct, Target
 
 
@@ -112,7 +113,7 @@ class Program:
         """One workspace serves all steps: they run one after the other."""
         self._wanted.append(args)
         if size > self._work.nbytes:
-            self._work = aligned(size)
+            self._work = Arena().array((size,), np.uint8)
             for wanting in self._wanted:
                 wanting.work = self._work.ctypes.data
         args.work = self._work.ctypes.data

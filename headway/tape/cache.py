@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.errors import RequestError
+from headway.native.memory import Arena
 from headway.native.structs import CacheStruct, Format
 from headway.spec.state import KeyValueState
 
@@ -39,8 +40,8 @@ class TapeCache:
         self.states, self.format, self.capacity = tuple(states), format, capacity
         self.lengths: tuple[int, ...] = (0,) * rows
         self.version = 0
-        self.slots = [self._empty(state, rows) for state in self.states]
-        self._describe()
+        self.slots: list[Slot] = []
+        self._take([])
 
     @property
     def rows(self) -> int:
@@ -71,20 +72,15 @@ class TapeCache:
             return
         self.capacity = capacity
         # A ring shorter than its window has not turned yet, so places stay where they are.
-        self.slots = [
-            tuple(_grown(array, self.room(state)) for array in slot)
-            for state, slot in zip(self.states, self.slots, strict=True)
-        ]
-        self._describe()
+        self._take([(self.slots, slice(None))])
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows in this order; a row named twice is forked."""
         rows = list(rows)
         if rows == list(range(self.rows)):
             return
-        self.slots = [tuple(array[rows] for array in slot) for slot in self.slots]
         self.lengths = tuple(self.lengths[row] for row in rows)
-        self._describe()
+        self._take([(self.slots, rows)])
 
     def fork(self, row: int, copies: int) -> None:
         """Follow `row` with copies of it, so that it stands `copies` times."""
@@ -94,13 +90,9 @@ class TapeCache:
     def extend(self, *others: TapeCache) -> None:
         """Take over the rows of `others`, behind these; they are of no use afterwards."""
         every = (self, *others)
-        capacity = max(cache.capacity for cache in every)
-        for cache in every:
-            cache.reserve(capacity)
-        alike = zip(*(cache.slots for cache in every), strict=True)
-        self.slots = [tuple(np.concatenate(arrays) for arrays in zip(*slots, strict=True)) for slots in alike]
+        self.capacity = max(cache.capacity for cache in every)
         self.lengths = tuple(length for cache in every for length in cache.lengths)
-        self._describe()
+        self._take([(cache.slots, slice(None)) for cache in every])
 
     def can_truncate(self, lengths: Sequence[int]) -> bool:
         """Whether every row can go back to its first `lengths` tokens."""
@@ -117,18 +109,33 @@ class TapeCache:
 
     def snapshot(self) -> Snapshot:
         """A copy to come back to."""
-        return Snapshot(self.lengths, self.capacity, tuple(map(_copied, self.slots)))
+        return Snapshot(
+            self.lengths, self.capacity, tuple(tuple(array.copy() for array in slot) for slot in self.slots)
+        )
 
     def restore(self, snapshot: Snapshot) -> None:
         """Be again what `snapshot` copied; the snapshot stays good for another time."""
-        self.slots = [_copied(slot) for slot in snapshot.arrays]
         self.lengths, self.capacity = snapshot.lengths, snapshot.capacity
+        self._take([(list(snapshot.arrays), slice(None))])
+
+    def _take(self, sources: Sequence[tuple[list[Slot], slice | list[int]]]) -> None:
+        """Fresh memory of the size that is needed now, filled with these rows of these slots, one after the other."""
+        arena = Arena()
+        made = [self._empty(state, arena) for state in self.states]
+        for place, slot in enumerate(made):
+            for number, array in enumerate(slot):
+                first = 0
+                for slots, rows in sources:
+                    kept = slots[place][number][rows]
+                    array[first : first + len(kept), :, : kept.shape[2]] = kept
+                    first += len(kept)
+        self.slots = made
         self._describe()
 
-    def _empty(self, state: KeyValueState, rows: int) -> Slot:
-        storage, shape = STORAGE[self.format], (rows, state.kv_heads, self.room(state))
-        kept = tuple(np.zeros((*shape, dim), storage) for dim in (state.head_dim, state.value_dim))
-        scales = tuple(np.zeros((*shape, 1), np.float32) for _ in kept) if self.format is Format.I8 else ()
+    def _empty(self, state: KeyValueState, arena: Arena) -> Slot:
+        storage, shape = STORAGE[self.format], (self.rows, state.kv_heads, self.room(state))
+        kept = tuple(arena.array((*shape, dim), storage) for dim in (state.head_dim, state.value_dim))
+        scales = tuple(arena.array((*shape, 1), np.float32) for _ in kept) if self.format is Format.I8 else ()
         return kept + scales
 
     def _describe(self) -> None:
@@ -157,16 +164,3 @@ def describe(state: KeyValueState, slot: Slot, format: Format) -> CacheStruct:
         rows=rows,
         **{name: scale.ctypes.data for name, scale in zip(("k_scale", "v_scale"), scales, strict=False)},
     )
-
-
-def _copied(slot: Slot) -> Slot:
-    return tuple(array.copy() for array in slot)
-
-
-def _grown(array: NDArray[Any], room: int) -> NDArray[Any]:
-    rows, heads, old, width = array.shape
-    if room <= old:
-        return array
-    out = np.zeros((rows, heads, room, width), array.dtype)
-    out[:, :, :old] = array
-    return out

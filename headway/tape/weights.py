@@ -20,6 +20,7 @@ from headway.checkpoint.store import Store
 from headway.errors import CheckpointError
 from headway.native.library import Library, Pool
 from headway.native.matrix import Matrix
+from headway.native.memory import Arena
 from headway.native.structs import Format
 from headway.source import Match, Source
 from headway.spec.count import is_under, shapes
@@ -75,14 +76,22 @@ class Weights:
     """Every parameter of a spec. A matrix is packed when it is first asked for, and tied ones are one."""
 
     def __init__(
-        self, spec: ModelSpec, raws: Iterable[tuple[str, Raw]], library: Library, pool: Pool, *, dtype: str = "auto"
+        self,
+        spec: ModelSpec,
+        raws: Iterable[tuple[str, Raw]],
+        library: Library,
+        pool: Pool,
+        *,
+        dtype: str = "auto",
+        copy: bool = True,
     ) -> None:
         """`raws` gives what each path of `shapes(spec)` holds, one after the other; `dtype` F32, F16 or BF16 rounds
-        all matrices to it, "auto" leaves each as it is.
+        all matrices to it, "auto" leaves each as it is. Without `copy`, matrices of floats are read where they lie.
 
         CheckpointError for a parameter of another shape.
         """
-        self.library, self.pool, self.dtype = library, pool, dtype
+        self.library, self.pool, self.dtype, self.copy = library, pool, dtype, copy
+        self._arena = Arena()
         self._ties = spec.ties
         self._read_only_by_row = _row_tables(spec)
         self._matrices: dict[str, Matrix] = {}
@@ -124,10 +133,15 @@ class Weights:
             self.widened.add(raw.dtype)
         matrix = matrix_of(self.library, raw)
         if path not in self._read_only_by_row:
-            matrix = matrix.pack(self.pool)
+            matrix = self._placed(matrix)
         self._matrices[path] = matrix
         self.dtypes[matrix.format.name] += math.prod(raw.shape)
         self.nbytes += matrix.nbytes
+
+    def _placed(self, matrix: Matrix) -> Matrix:
+        """The matrix where it is read fastest."""
+        packed = matrix.pack(self.pool, self._arena)
+        return matrix.copy(self._arena) if self.copy and packed is matrix else packed
 
     def _owner(self, path: str) -> str:
         for tie in self._ties:

@@ -8,6 +8,7 @@
 #define PANEL 16       /* weight rows in a panel */
 #define PANEL_DEPTH 256 /* columns of a panel that stay in the first-level cache: 16 KB */
 #define TILED_ROWS 32  /* from so many activation rows on, packing a panel pays */
+#define BEFORE 2048    /* bytes fetched before the next rows begin */
 #define STRIP 96       /* activation rows that one pass over a panel serves */
 
 ALWAYS f8 load_as(int format, const uint8_t *base, int64_t at) {
@@ -34,6 +35,10 @@ ALWAYS void dots_tile(int format, int R, int C, const uint8_t *w, int64_t w_stri
     int64_t k = 0;
     for (; k + 8 <= cols; k += 8) {
         f8 in[3];
+        if (R == 4 && C == 1) { /* the next four rows, in the order in which they lie */
+            const uint8_t *ahead = w + 4 * w_stride + BEFORE + 4 * k * size_of(format);
+            for (int64_t line = 0; line < 32 * size_of(format); line += 64) __builtin_prefetch(ahead + line);
+        }
         UNROLL for (int c = 0; c < C; c++) in[c] = f8_load(x + c * x_stride + k);
         UNROLL for (int r = 0; r < R; r++) {
             f8 weight = load_as(format, w + r * w_stride, k);
