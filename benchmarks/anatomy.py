@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from _common import Limits, at_rest, facts
+from _common import Limits, at_rest, facts, put
 from _picture import Bar, bars
 
 from headway.checkpoint import shelf
@@ -103,11 +103,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="(default: 1 2)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--svg", type=Path, help="draw the answer to this file")
+    parser.add_argument("--page", type=Path, help="put the table into a page, at its mark <!-- anatomy -->")
     given = parser.parse_args()
     path = given.model or shelf.get("smollm2")
     others, limits = at_rest(), Limits.measured()
     found = [anatomy(path, threads, given.context, given.rounds) for threads in given.threads]
-    print(table(found, limits))
+    told = table(found, limits)
+    print(told)
+    if given.page:
+        put(given.page, "anatomy", f"```text\n{told}\n```")
     if not (machine := facts(max(given.threads), others))["quiet"]:
         print(f"NOT QUIET: other programs kept {machine['others']} cores busy, so these figures are not to be trusted")
     if given.svg:

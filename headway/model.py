@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
 from numbers import Integral
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from headway.nn.taps import Taps
     from headway.nn.transformer import Keep, Transformer
     from headway.quant import Recipe
+    from headway.source import Source
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Ids: TypeAlias = "Sequence[int] | Sequence[Sequence[int]] | Tensor"
@@ -344,6 +345,7 @@ def load(
     device: str | torch.device = "cpu",
     engine: EngineName = "auto",
     quantize: str | Recipe | None = None,
+    cache: str = "auto",
     progress: Progress | None = None,
 ) -> Model:
     """Load a model: a folder, a .gguf or .safetensors file, a name on the shelf ("smollm2"), a hub id ("owner/name").
@@ -353,25 +355,64 @@ def load(
     the inputs of products to 8 bits, and with dtype "float32" it does not. `engine="modules"` is PyTorch: quantised
     tensors become float32, which holds them exactly. `quantize` rounds matrices to a format ("int8", "int4", "q4_k":
     see `headway.quant.FORMATS`): a tape runs them packed; modules hold what came of it as floats, and the report says
-    so.
-    CheckpointError or SpecError names the file, the field and the way out.
+    so. `cache` is what a tape keeps keys and values in (float32, float16, bfloat16, int8); "auto" is float32 beside
+    float32 weights, else float16. CheckpointError or SpecError names the file, the field and the way out.
     """
-    path = resolve(str(ref))
     if engine not in ENGINES:
         raise RequestError(f"engine = {engine} is not one of {', '.join(ENGINES)}")
-    recipe = _recipe(quantize, dtype)
+    path, recipe = resolve(str(ref)), _recipe(quantize, dtype)
+    wish = _Wish(path=path, dtype=dtype, device=device, recipe=recipe, cache=cache, progress=progress)
     note = library.slow() if engine == "auto" else ""
-    elsewhere = engine == "auto" and str(device).partition(":")[0] != "cpu"
+    elsewhere = engine == "auto" and not wish.on_cpu
     if engine != "modules" and not note and not elsewhere:
         try:
-            return _on_tape(path, dtype, device, recipe, progress)
+            return wish.on_tape()
         except NoTapeError as error:
             if engine == "tape":
                 raise
             note = str(error)
-    loaded = _modules(path, dtype, device, recipe, progress)
+    if cache != "auto":
+        why = note or ("they were asked for" if engine == "modules" else f"on {device}")
+        raise RequestError(f"cache = {cache} needs a tape, and modules serve here ({why}); leave cache out")
+    loaded = wish.as_modules()
     note = "; ".join(filter(None, (note, loaded.report.note)))
-    return _model(loaded, path, report=replace(loaded.report, note=note))
+    return _model(loaded, find_tokenizer(path), report=replace(loaded.report, note=note))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wish:
+    """What is to be loaded, and how."""
+
+    path: Path
+    dtype: object
+    device: object
+    recipe: Recipe | None
+    cache: str
+    progress: Progress | None
+
+    @property
+    def on_cpu(self) -> bool:
+        return str(self.device).partition(":")[0] == "cpu"
+
+    def on_tape(self) -> Model:
+        if not self.on_cpu:
+            check_device(self.device)
+            raise NoTapeError(f"a tape runs on the CPU, not on {self.device}")
+        loaded = load_tape(
+            self.path,
+            dtype=self.dtype,
+            quantize=self.recipe,
+            cache=self.cache,
+            meanwhile=_vocabulary,
+            progress=self.progress,
+        )
+        return _model(loaded, loaded.beside, modules=lambda: self.as_modules().network)
+
+    def as_modules(self) -> Loaded[Transformer]:
+        from headway.loader import load_network
+
+        dtype, device = cast("str", self.dtype), check_device(self.device)
+        return load_network(self.path, dtype=dtype, device=device, quantize=self.recipe, progress=self.progress)
 
 
 def _recipe(quantize: str | Recipe | None, dtype: object) -> Recipe | None:
@@ -385,25 +426,16 @@ def _recipe(quantize: str | Recipe | None, dtype: object) -> Recipe | None:
     return Recipe(to=quantize) if isinstance(quantize, str) else quantize
 
 
-def _on_tape(path: Path, dtype: object, device: object, recipe: Recipe | None, progress: Progress | None) -> Model:
-    if str(device).partition(":")[0] != "cpu":
-        check_device(device)
-        raise NoTapeError(f"a tape runs on the CPU, not on {device}")
-    loaded = load_tape(path, dtype=dtype, quantize=recipe, progress=progress)
-    return _model(loaded, path, modules=lambda: _modules(path, dtype, device, recipe, progress).network)
+def _vocabulary(source: Source) -> Tokenizer | None:
+    """The tokenizer of opened files, with what is dear to find out about it."""
+    gguf = source.store.format == "gguf"
+    tokenizer = Tokenizer.from_gguf(source.store.metadata) if gguf else find_tokenizer(source.path)
+    if tokenizer is not None:
+        _ = tokenizer.known_ids, tokenizer.turn_end_ids
+    return tokenizer
 
 
-def _modules(
-    path: Path, dtype: object, device: object, recipe: Recipe | None, progress: Progress | None
-) -> Loaded[Transformer]:
-    from headway.loader import load_network
-
-    named = cast("str", dtype)
-    return load_network(path, dtype=named, device=check_device(device), quantize=recipe, progress=progress)
-
-
-def _model(loaded: Loaded[Any], path: Path, **more: Any) -> Model:
-    tokenizer = Tokenizer.from_gguf(loaded.metadata) if path.suffix == ".gguf" else find_tokenizer(path)
+def _model(loaded: Loaded[Any], tokenizer: Tokenizer | None, **more: Any) -> Model:
     given = {"report": loaded.report, **more}
     return Model(loaded.network, tokenizer, config=loaded.config, generation_config=loaded.generation_config, **given)
 
@@ -414,9 +446,10 @@ def check_device(device: object) -> torch.device:
 
     try:
         return torch.empty(0, device=cast("str", device)).device
-    except (RuntimeError, AssertionError, NotImplementedError):
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch raises each of them, by backend
+        reason = str(error).partition("\n")[0]
         raise RequestError(
-            f"device = {device} is not on this machine, or not in this build of torch; try cpu"
+            f'device = {device} is not to be had here ({reason}); try cpu, or see what "headway doctor" lists'
         ) from None
 
 

@@ -36,6 +36,7 @@ def command(
     dtype: shared.Dtype = "auto",
     device: shared.Device = "cpu",
     engine: shared.Engine = "auto",
+    cache: shared.Cache = "auto",
 ) -> None:
     """Talk with a model; answers are streamed.
 
@@ -50,7 +51,7 @@ def command(
     from headway.cli.loading import open_model
 
     opened = open_model(
-        model, dtype=dtype, device=device, engine=shared.engine_name(engine),
+        model, dtype=dtype, device=device, engine=shared.engine_name(engine), cache=cache,
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
         stop=shared.texts(stop),
     )  # fmt: skip

@@ -47,6 +47,7 @@ def command(
     dtype: shared.Dtype = "auto",
     device: shared.Device = "cpu",
     engine: shared.Engine = "auto",
+    cache: shared.Cache = "auto",
 ) -> None:
     """Continue a text, or answer it, one prompt or a file of them.
 
@@ -62,7 +63,7 @@ def command(
     from headway.cli.loading import open_model
 
     opened = open_model(
-        model, dtype=dtype, device=device, engine=shared.engine_name(engine),
+        model, dtype=dtype, device=device, engine=shared.engine_name(engine), cache=cache,
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
         stop=shared.texts(stop), n=n, beams=num_beams,
     )  # fmt: skip

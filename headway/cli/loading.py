@@ -10,7 +10,6 @@ from headway.cli import terminal
 from headway.cli.facts import Loading
 from headway.cli.machine import usable_cores
 from headway.cli.options import checked, warn_of_no_chance
-from headway.errors import RequestError
 
 if TYPE_CHECKING:
     from headway.model import EngineName, Model, Options
@@ -26,7 +25,13 @@ class Opened:
 
 
 def open_model(
-    ref: str, *, dtype: str = "auto", device: str = "cpu", engine: EngineName = "auto", **options: Any
+    ref: str,
+    *,
+    dtype: str = "auto",
+    device: str = "cpu",
+    engine: EngineName = "auto",
+    cache: str = "auto",
+    **options: Any,
 ) -> Opened:
     """Load `ref` with a bar on stderr; `options` are those of an answer, None where they were not given.
 
@@ -37,7 +42,7 @@ def open_model(
     path = resolve(ref)
     with terminal.progress(f"loading {ref}") as progress:
         from headway.loader import dtype_name
-        from headway.model import load
+        from headway.model import check_device, load
 
         if dtype != "auto":
             dtype_name(dtype)
@@ -47,26 +52,13 @@ def open_model(
         if engine == "modules" or device != "cpu":
             use_cores()  # now, since the import of torch is no part of loading
         started, began = process_seconds(), time.perf_counter()
-        model = load(path, dtype=dtype, device=device, engine=engine, progress=progress)
+        model = load(path, dtype=dtype, device=device, engine=engine, cache=cache, progress=progress)
     assert model.report is not None
     if model.report.engine == "modules":
         use_cores()
     seconds = time.perf_counter() - began
     warn_of_no_chance(model, asked)
     return Opened(model, Loading(model=ref, report=model.report, start_seconds=started, load_seconds=seconds), asked)
-
-
-def check_device(device: str) -> None:
-    """RequestError unless tensors can be made on `device`."""
-    import torch
-
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = terminal.one_line(str(error).partition("\n")[0])
-        raise RequestError(
-            f'device = {device} is not to be had here ({reason}); "headway doctor" lists what is'
-        ) from None
 
 
 def use_cores() -> None:

@@ -35,6 +35,9 @@ Engine = Annotated[
         help="What runs the model: tape, native calls on packed weights; modules, PyTorch; auto, a tape if one can.",
     ),
 ]
+Cache = Annotated[
+    str, Option(metavar="TYPE", help="Type of keys and values on a tape: auto, float32, float16, bfloat16 or int8.")
+]
 Json = Annotated[bool, Option("--json", help="Print JSON on stdout, and nothing else there.")]
 
 MaxTokens = Annotated[int | None, Option(metavar="N", help="Tokens of an answer at most.")]

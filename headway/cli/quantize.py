@@ -187,9 +187,7 @@ def prove(path: Path, other: Path, words: str, *, cache: bool) -> Proof:
     from headway.evaluate.drift import drift, rows_of
 
     one = loaded(path)
-    two = loaded(other) if other != path else one
-    if cache:
-        two = with_small_cache(two)
+    two = loaded(other, "int8" if cache else "auto") if cache or other != path else one
     ids = one.ids(words)
     rows = rows_of(ids, one.spec.decoder.context)
     with terminal.progress("comparing answers", lambda count: f"{count:,.0f} tokens") as progress:
@@ -203,36 +201,16 @@ def prove(path: Path, other: Path, words: str, *, cache: bool) -> Proof:
     )
 
 
-def loaded(path: Path) -> Model:
+def loaded(path: Path, cache: str = "auto") -> Model:
     """The model at `path` on a tape, or as modules where there can be none."""
     from headway.cli.loading import use_cores
     from headway.model import load
 
     with terminal.progress(f"loading {path.name}") as progress:
-        model = load(path, engine="auto", progress=progress)
+        model = load(path, cache=cache, progress=progress)
     if model.report is not None and model.report.engine == "modules":
         use_cores()
     return model
-
-
-def with_small_cache(model: Model) -> Model:
-    """The same weights with a cache in int8."""
-    from headway.model import Model
-    from headway.native.structs import Format
-    from headway.tape import Program
-
-    if not isinstance(model.runner, Program):
-        why = model.report.note if model.report else ""
-        raise RequestError(f"--cache int8 needs native calls, and this model runs as modules ({why})")
-    old = model.runner
-    small = Program(old.spec, old.weights, old.pool, cache_format=Format.I8)
-    return Model(
-        small,
-        model.tokenizer,
-        config=model.config,
-        generation_config=model.generation_config,
-        report=model.report,
-    )
 
 
 def answers(model: Model) -> Answers:

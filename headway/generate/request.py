@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -135,7 +135,7 @@ class Limits:
     """What a model can take."""
 
     vocab: int  # rows of the embedding
-    known: frozenset[int]  # ids that may be generated
+    known: Collection[int]  # ids that may be generated
     context: int  # tokens of a prompt and its answer together
     rows: int  # answers at once
     text: bool  # whether there is a tokenizer

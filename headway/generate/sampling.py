@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -39,18 +39,21 @@ class Known:
     known id are cut off, and ids in a gap get logit minus infinity, so that the rest sums to 1.
     """
 
-    ids: frozenset[int]
+    ids: Collection[int]
     width: int  # one more than the largest known id
     gaps: NDArray[np.intp] | None  # unknown ids below it
 
     @classmethod
     def of(cls, known: Iterable[int], vocab: int) -> Known:
         """The known ids among the `vocab` ids of a head."""
-        inside = frozenset(range(vocab)).intersection(known)
+        if isinstance(known, range) and known.start == 0 and known.step == 1:  # usual, and no set of a whole vocabulary
+            inside: Collection[int] = known[:vocab]
+        else:
+            inside = frozenset(range(vocab)).intersection(known)
         if not inside:
             raise CheckpointError(f"the tokenizer knows none of the model's {vocab} ids; it belongs to another model")
         width = max(inside) + 1
-        gaps = sorted(set(range(width)) - inside) if len(inside) < width else []
+        gaps = sorted(set(range(width)).difference(inside)) if len(inside) < width else []
         return cls(inside, width, np.array(gaps) if gaps else None)
 
     def __call__(self, logits: Array) -> Array:

@@ -53,8 +53,8 @@ class Loaded(Generic[Runner]):
     network: Runner
     config: Mapping[str, Any]  # config.json, or what GGUF metadata stand for
     generation_config: Mapping[str, Any]
-    metadata: Mapping[str, Any]  # of the file: GGUF has its vocabulary there
     report: Report
+    beside: Any = None  # what was made of the opened files while weights were read, where somebody asked
 
 
 def dtype_name(dtype: object) -> str:
@@ -71,7 +71,6 @@ def loaded(network: Runner, source: Source, report: Report) -> Loaded[Runner]:
         network=network,
         config=source.config,
         generation_config=source.generation_config,
-        metadata=source.store.metadata,
         report=report,
     )
 

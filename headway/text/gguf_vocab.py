@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -45,6 +45,7 @@ class Vocabulary:
     ends: tuple[int, ...] = ()
     templates: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    known_ids: Collection[int] | None = None
 
 
 def read_vocabulary(metadata: Mapping[str, Any], pre: str | None = None) -> Vocabulary:
@@ -66,7 +67,7 @@ def read_vocabulary(metadata: Mapping[str, Any], pre: str | None = None) -> Voca
     core, around = _KINDS[kind](file)
     _add_tokens(core, file)
     core.post_processor = around.processor(file.tokens)
-    return Vocabulary(core, file.special(), file.more_ends(), _templates(metadata), around.config())
+    return Vocabulary(core, file.special(), file.more_ends(), _templates(metadata), around.config(), file.known_ids())
 
 
 class _File:
@@ -138,6 +139,13 @@ class _File:
         if len(vocabulary) != int(self.known.sum()):
             self._refuse_repeated()
         return vocabulary
+
+    def known_ids(self) -> Collection[int]:
+        """A range where every id means something, as is usual."""
+        gaps = {at for at, token in enumerate(self.tokens) if token[:4] == "[PAD" and token == f"[PAD{at}]"}
+        if not gaps and self.known.all():
+            return range(len(self.tokens))
+        return frozenset(np.flatnonzero(self.known).tolist()) - gaps
 
     def ids(self, *types: int) -> list[int]:
         return [at for at in np.flatnonzero(np.isin(self.types, types)).tolist() if self.known[at]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -67,8 +67,14 @@ class Tokenizer:
         ends: Iterable[int] = (),
         templates: Mapping[str, str] | None = None,
         config: Mapping[str, Any] | None = None,
+        known_ids: Collection[int] | None = None,
     ) -> None:
-        """`core` is complete (added tokens, post-processor); `special` maps names such as 'bos_token' to tokens."""
+        """`core` is complete (added tokens, post-processor); `special` maps names such as 'bos_token' to tokens.
+
+        `known_ids` are asked of the core unless they are known already.
+        """
+        if known_ids is not None:
+            self.known_ids = known_ids
         core.no_truncation()
         core.no_padding()
         self._core = core
@@ -119,7 +125,7 @@ class Tokenizer:
     def from_gguf(cls, metadata: Mapping[str, Any], pre: str | None = None) -> Tokenizer:
         """The vocabulary in GGUF metadata (a plain mapping); `pre` replaces `tokenizer.ggml.pre`."""
         found = read_vocabulary(metadata, pre)
-        return cls(found.core, found.special, found.ends, found.templates, found.config)
+        return cls(found.core, found.special, found.ends, found.templates, found.config, found.known_ids)
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json, tokenizer_config.json and chat_template.jinja, as `transformers` opens them."""
@@ -142,7 +148,7 @@ class Tokenizer:
     # --- what is in it
 
     @cached_property
-    def known_ids(self) -> frozenset[int]:
+    def known_ids(self) -> Collection[int]:
         """The ids that mean something; others, such as rows that pad a model's head, decode to the empty string."""
         vocabulary = self._core.get_vocab(with_added_tokens=True)
         gaps = [at for token, at in vocabulary.items() if token[:4] == "[PAD" and _fills_gap(token, at)]

@@ -189,3 +189,24 @@ def test_a_tape_over_modules_shares_their_memory() -> None:
     path = "stacks.decoder.layers.0.attention.q.weight"
     assert tape.program.weights.matrix(path).struct.data == modules.get_parameter(path).data_ptr()
     assert tape.program.weights.nbytes == 4 * sum(np.prod(shape) for shape in shapes(ZOO["rotary"]).values())
+
+
+@pytest.mark.parametrize("cache", ["float32", "float16", "bfloat16", "int8"])
+def test_keys_and_values_are_kept_in_what_is_asked_for(tmp_path: Path, cache: str) -> None:
+    folder = llama(tmp_path / "m")
+    model, exact = headway.load(folder, cache=cache), headway.load(folder)
+    assert model.report.engine == f"{exact.report.engine}, {cache} cache"
+    sizes = [m.runner.cache(1, 64).nbytes for m in (model, exact)]
+    assert sizes[0] < {"float32": 1.1, "float16": 0.6, "bfloat16": 0.6, "int8": 0.6}[cache] * sizes[1]
+    close = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2, "int8": 3e-2}[cache]
+    prompt = [*ROW, *ROW, *ROW]
+    ours, theirs = (m.score([prompt])[0].tokens for m in (model, exact))
+    assert max(abs(one.logprob - two.logprob) for one, two in zip(ours, theirs, strict=True)) < 10 * close
+
+
+def test_a_cache_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    folder = llama(tmp_path / "m")
+    with pytest.raises(RequestError, match="cache = int3 is not one of auto, float32, float16, bfloat16, int8"):
+        headway.load(folder, cache="int3")
+    with pytest.raises(RequestError, match="cache = int8 needs a tape, and modules serve here"):
+        headway.load(folder, engine="modules", cache="int8")
