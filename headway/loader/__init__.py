@@ -12,7 +12,7 @@ from headway.source import Match, Source, match, open_source
 if TYPE_CHECKING:
     from headway.loader.dtypes import DTYPES, parse_dtype
     from headway.loader.modules import load_network
-    from headway.loader.save import config_of, save_network, write_json
+    from headway.loader.save import config_of, save_network
 
 __all__ = [
     "DTYPES",
@@ -31,7 +31,6 @@ __all__ = [
     "open_source",
     "parse_dtype",
     "save_network",
-    "write_json",
 ]
 
 # What needs torch, and the part that it is in.
@@ -41,7 +40,6 @@ LATER = {
     "load_network": "modules",
     "config_of": "save",
     "save_network": "save",
-    "write_json": "save",
 }
 
 if not TYPE_CHECKING:  # a checker that saw this function would take any name for a public one

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from headway import families
+from headway.checkpoint.folder import stranger, whole_folder, write_json
 from headway.checkpoint.rules import Rule, expand
 from headway.checkpoint.safetensors import write_safetensors
 from headway.errors import CheckpointError
@@ -44,31 +40,13 @@ def save_network(
     Every tensor keeps its dtype; a tied one is written once. The folder appears whole or not at all.
     """
     _refuse_target(folder, overwrite)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from None
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        spec = network.spec
+    with whole_folder(folder) as partial:
         write_json(partial / "config.json", config_of(network, config))
         if generation_config:
             write_json(partial / "generation_config.json", generation_config)
-        write_safetensors(partial, _arrays(network, _rules(spec)), max_shard_bytes=max_shard_bytes)
+        write_safetensors(partial, _arrays(network, _rules(network.spec)), max_shard_bytes=max_shard_bytes)
         if extras is not None:
             extras(partial)
-        partial.chmod(0o777 & ~_umask())
-        _swap(partial, folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-# What a saved model's folder may hold: anything else is somebody's own, and is never replaced.
-SAVED = (
-    "config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer*.json",
-    "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "vocab.json", "merges.txt",
-    "tokenizer.model",
-)  # fmt: skip
 
 
 def _refuse_target(folder: Path, overwrite: bool) -> None:
@@ -79,14 +57,12 @@ def _refuse_target(folder: Path, overwrite: bool) -> None:
         return
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: is a file; choose a folder")
-    held = sorted(path.name for path in folder.iterdir())
-    if held and not overwrite:
+    if any(folder.iterdir()) and not overwrite:
         raise CheckpointError(
             f"{folder}: is there already and not empty; choose another folder, or pass overwrite=True"
         )
-    other = [name for name in held if not any(fnmatchcase(name, pattern) for pattern in SAVED)]
-    if other:
-        raise CheckpointError(f"{folder}: holds {other[0]}, which is no part of a saved model; choose another folder")
+    if other := stranger(folder):
+        raise CheckpointError(f"{folder}: holds {other}, which is no part of a saved model; choose another folder")
 
 
 def config_of(network: Transformer, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -98,11 +74,6 @@ def config_of(network: Transformer, config: Mapping[str, Any] | None = None) -> 
     if spec.family == OWN:
         return {"model_type": OWN, "spec": codec.to_json(spec), **dtype}
     return {**token_ids(config or {}), **families.by_name(spec.family).write(spec), **dtype}
-
-
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """A JSON object as the HF tools write it."""
-    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _rules(spec: ModelSpec) -> list[Rule]:
@@ -124,25 +95,3 @@ def _arrays(
 
 def _undone(rule: Rule, tensors: Sequence[Tensor], place: int) -> np.ndarray:
     return np.ascontiguousarray(rule.undo([bits(tensor.cpu().contiguous()) for tensor in tensors])[place])
-
-
-def _swap(partial: Path, folder: Path) -> None:
-    """Put the finished folder in place; an old one steps aside first and goes when the new one stands."""
-    if not folder.exists():
-        os.replace(partial, folder)
-        return
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-    os.replace(folder, aside / "old")
-    try:
-        os.replace(partial, folder)
-    except OSError:
-        os.replace(aside / "old", folder)
-        raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

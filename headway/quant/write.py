@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway import families
+from headway.checkpoint.files import naming
+from headway.checkpoint.folder import stranger, whole_folder, write_json
 from headway.checkpoint.gguf import GGUFFile
 from headway.checkpoint.gguf_write import Planned, value, write_gguf
 from headway.checkpoint.integers import joined, to_tensors, whole_row
 from headway.checkpoint.packed import METHOD
 from headway.checkpoint.rules import Rule, Split, expand
 from headway.checkpoint.safetensors import write_safetensors
-from headway.errors import CheckpointError, RequestError
+from headway.errors import RequestError
 from headway.families.kit import token_ids
 from headway.quant.formats import Format
 from headway.quant.recipe import Plan, Recipe
@@ -97,16 +95,8 @@ def check_target(source: Source, plan: Plan, target: Path, *, overwrite: bool) -
         raise RequestError(f"{target}: is a {'folder' if gguf else 'file'}; choose another name")
     if target.exists() and (gguf or any(target.iterdir())) and not overwrite:
         raise RequestError(f"{target}: is there already; choose another name, or pass --overwrite")
-    if target.is_dir() and (other := [each.name for each in target.iterdir() if not _ours(each)]):
-        raise RequestError(f"{target}: holds {other[0]}, which is no part of a saved model; choose another folder")
-
-
-def _ours(path: Path) -> bool:
-    names = ("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "vocab.json", "merges.txt")
-    return path.suffix == ".safetensors" or path.name in (
-        *names, "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-        "model.safetensors.index.json",
-    )  # fmt: skip
+    if target.is_dir() and (other := stranger(target)):
+        raise RequestError(f"{target}: holds {other}, which is no part of a saved model; choose another folder")
 
 
 class _Work:
@@ -170,30 +160,16 @@ def _gguf_data(
 
 
 def _write_folder(work: _Work, target: Path, extras: Extras | None) -> None:
-    parent = target.absolute().parent
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=parent))
-    except OSError as error:
-        raise CheckpointError(f"{target}: cannot be made ({error.strerror}); choose another folder") from None
-    try:
+    with naming(target), whole_folder(target) as partial:
         rules, own = _file_rules(work)
         tensors, modules = _tensors(work, rules)
         write_safetensors(partial, tensors)
         work.notes += elsewhere(work, modules) if modules and not own else []
-        config = _config(work, own, modules)
-        (partial / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(partial / "config.json", _config(work, own, modules))
         if work.source.generation_config:
-            text = json.dumps(work.source.generation_config, indent=2, ensure_ascii=False) + "\n"
-            (partial / "generation_config.json").write_text(text, encoding="utf-8")
+            write_json(partial / "generation_config.json", work.source.generation_config)
         if extras is not None:
             extras(partial)
-        partial.chmod(0o777 & ~_umask())
-        _swap(partial, target)
-    except OSError as error:
-        raise CheckpointError(f"{target}: cannot be written ({error.strerror or error})") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _file_rules(work: _Work) -> tuple[list[Rule], bool]:
@@ -294,28 +270,6 @@ def quantization_config(plan: Plan, modules: Mapping[str, Raw]) -> dict[str, Any
         "config_groups": groups,
         "ignore": [] if any(name.endswith("lm_head") for name in modules) else ["lm_head"],
     }
-
-
-def _swap(partial: Path, target: Path) -> None:
-    """Put the finished folder in place; an old one steps aside first and goes when the new one stands."""
-    if not target.exists():
-        os.replace(partial, target)
-        return
-    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=partial.parent))
-    os.replace(target, aside / "old")
-    try:
-        os.replace(partial, target)
-    except OSError:
-        os.replace(aside / "old", target)
-        raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def is_already(raw: Raw, format: Format, recipe: Recipe) -> bool:

@@ -18,8 +18,8 @@ from _peers import Contender, Files, LeftOutError, Worker
 from headway import families
 from headway.families.kit import Config
 from headway.loader import save_network
-from headway.native import library
 from headway.nn import build
+from tests import needs
 
 TINY = {
     "model_type": "llama",
@@ -263,8 +263,7 @@ def test_as_many_processors_as_threads_and_no_more() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if library.load() is None:
-        pytest.skip(f"no native library: {library.reason()}")
+    needs.native()
     path = tmp_path_factory.mktemp("model") / "tiny"
     spec = families.for_config(TINY, "config.json").read(Config(TINY))
     save_network(build(spec, seed=3), path)

@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.errors import RequestError
-from headway.native import library
 from headway.native.library import Library, Pool
 from headway.quant import FORMATS, Format, Recipe, plain, plan
 from headway.quant.formats import GROUPS
 from headway.spec import TokenStem
 from headway.spec.count import shapes
 from headway.tape.weights import Raw, matrix_of
-from tests import zoo
+from tests import needs, zoo
 from tests.native.material import linear, rounded
 
 KINDS = [("int8", 64, True), *(("int4", group, how) for group in GROUPS for how in (True, False))]
@@ -24,10 +23,7 @@ BLOCKED = [format for format in FORMATS.values() if format.span > 1]
 
 @pytest.fixture(scope="module")
 def native() -> Library:
-    found = library.load()
-    if found is None:
-        pytest.skip(library.reason())
-    return found
+    return needs.native()
 
 
 def weights(rows: int, cols: int) -> np.ndarray:

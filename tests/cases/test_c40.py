@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headway.native import library
 from headway.native.library import Pool
 from headway.quant import FORMATS, Format, plain
 from headway.quant.formats import GROUPS
 from headway.quant.rounding import examined
 from headway.tape.weights import Raw, matrix_of
+from tests import needs
 from tests.native.material import linear
 
 KINDS = [
@@ -56,9 +56,7 @@ def test_odd_groups(format: Format, group: int, symmetric: bool) -> None:
 @pytest.mark.case("C40")
 @pytest.mark.parametrize(("format", "group", "symmetric"), KINDS)
 def test_kernels_answer_in_numbers_and_zero_rows_with_zero(format: Format, group: int, symmetric: bool) -> None:
-    native = library.load()
-    if native is None:
-        pytest.skip(library.reason())
+    native = needs.native()
     raw, pool = plain("w", odd(), format, group=group, symmetric=symmetric), Pool(native, 1)
     x = np.random.default_rng(2).standard_normal((3, 512)).astype(np.float32)
     got = linear(native, pool, matrix_of(native, raw).pack(pool), x)

@@ -10,7 +10,7 @@ import pytest
 import headway
 from headway.checkpoint.store import open_store
 from headway.cli import main
-from headway.native import library
+from tests import needs
 from tests.quant.test_write import gguf_file
 
 
@@ -70,8 +70,7 @@ def test_a_gguf_file_by_its_usual_name(
 
 
 def test_a_cache_alone(tiny: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if library.load() is None:
-        pytest.skip(library.reason())
+    needs.native()
     before = sorted(tiny.rglob("*"))
     assert main(["quantize", str(tiny), "--cache", "int8", "--text", str(text), "--json"]) == 0
     found = json.loads(said(capsys))

@@ -10,11 +10,8 @@ from pathlib import Path
 import pytest
 
 import headway
-from headway.native import library
+from tests import needs
 from tests.cli.conftest import Run
-
-if library.load() is None:
-    pytest.skip(f"no native library: {library.reason()}", allow_module_level=True)
 
 GUARD = """
 import sys
@@ -38,6 +35,11 @@ assert model.chat("hello", max_tokens=3).tokens
 print(model)
 """
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _native() -> None:
+    needs.native()
 
 
 def python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:

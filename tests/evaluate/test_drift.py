@@ -13,8 +13,7 @@ import headway
 from headway.errors import DataError
 from headway.evaluate.drift import PIECE, ROW, SAMPLE, Answers, drift, kl, log_softmax, of_modules, of_program, rows_of
 from headway.fast import tape_of
-from headway.native import library
-from tests import zoo
+from tests import needs, zoo
 
 
 def table(logits: np.ndarray) -> Answers:
@@ -78,8 +77,7 @@ def test_rows_hold_all_tokens_but_a_last_one_alone() -> None:
 
 
 def test_modules_and_tape_answer_alike_piece_by_piece() -> None:
-    if library.load() is None:
-        pytest.skip(library.reason())
+    needs.native()
     network = headway.build(zoo.decoder(zoo.layer(zoo.attention()), context=128), seed=2).network
     row = np.random.default_rng(1).integers(0, zoo.VOCAB, 2 * PIECE + 7).tolist()
     found = drift(of_modules(network), of_program(tape_of(network).program), [row])

@@ -8,14 +8,12 @@ import pytest
 
 from headway.native import library as native
 from headway.native.library import Library, Pool
+from tests import needs
 
 
 @pytest.fixture(scope="session")
 def library() -> Library:
-    loaded = native.load()
-    if loaded is None:
-        pytest.skip(native.reason())
-    return loaded
+    return needs.native()
 
 
 @pytest.fixture(scope="session")

@@ -108,6 +108,7 @@ def test_what_a_build_that_was_cut_short_left_is_built_anew(library: Library, tm
     slow = compiler(tmp_path, f"cp {library.file} $out; sleep 5")
     process = subprocess.Popen([sys.executable, "-c", ASK], env={"PYTHONPATH": str(ROOT), "CC": slow, **told})
     while not (tmp_path / "calls").exists():
+        assert process.poll() is None, "the build ended before its compiler was called"
         time.sleep(0.02)
     process.kill()
     process.wait()

@@ -18,6 +18,7 @@ from headway.native import library
 from headway.quant import FORMATS, Recipe
 from headway.quant.exact import in_native_blocks
 from headway.tape.weights import Raw
+from tests import needs
 from tests.quant.test_write import folder, gguf_file, made
 
 IDS = [[5, 9, 33, 2, 61, 7, 7, 19], [1, 44, 3]]
@@ -40,8 +41,7 @@ def test_modules_hold_what_rounding_left_and_a_tape_runs_it_packed(model: Path, 
     assert modules.report is not None
     assert modules.report.note.startswith(f"rounded to {name}")
     assert modules.report.note.endswith("and held as torch.float32")
-    if library.load() is None:
-        pytest.skip(library.reason())
+    needs.native()
     tape = headway.load(model, quantize=name, engine="tape")
     assert tape.report is not None
     assert tape.report.note == ""
@@ -96,8 +96,7 @@ def test_modules_are_of_one_type_beside_integers(tmp_path: Path, half: str) -> N
 def test_formats_that_native_calls_lack_are_held_as_others_and_named_in_the_report(
     tmp_path: Path, name: str, held: str
 ) -> None:
-    if library.load() is None:
-        pytest.skip(library.reason())
+    needs.native()
     model, out = gguf_file(tmp_path / "model.gguf"), tmp_path / "out.gguf"
     with open_store(model) as store:
         down = "blk.0.ffn_down.weight"

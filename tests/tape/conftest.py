@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headway.native import library
+from tests import needs
 
-if library.load() is None:
-    pytest.skip(f"no native library: {library.reason()}", allow_module_level=True)
+
+@pytest.fixture(autouse=True, scope="session")
+def _native():
+    needs.native()
 
 
 @pytest.fixture(autouse=True)

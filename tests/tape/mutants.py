@@ -17,6 +17,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +262,7 @@ def main(originals: Path, work: Path, first: int, count: int) -> int:
     for number in range(first, first + count):
         print(f"mutant {number}", flush=True)
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        said, allowed = outcome(lambda number=number: mutants.make(number), native, pool)  # type: ignore[misc]
+        said, allowed = outcome(partial(mutants.make, number), native, pool)
         print(f"{'' if allowed else 'WRONG '}{said}", flush=True)
         good &= allowed
     signal.setitimer(signal.ITIMER_PROF, 0)

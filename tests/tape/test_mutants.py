@@ -113,6 +113,7 @@ def test_the_originals_answer(originals: Path) -> None:
 
 def test_a_few_hundred_mutants(originals: Path, tmp_path: Path) -> None:
     found = run(originals, tmp_path, 0, 300)
+    assert found.total() == 300
     assert found["finite"] > 20
     assert found["CheckpointError"] > 100
 
@@ -120,4 +121,7 @@ def test_a_few_hundred_mutants(originals: Path, tmp_path: Path) -> None:
 @pytest.mark.parity
 @pytest.mark.parametrize("part", range(8))
 def test_thousands_of_mutants(originals: Path, tmp_path: Path, part: int) -> None:
-    run(originals, tmp_path, 1000 * (part + 1), 1000)
+    found = run(originals, tmp_path, 1000 * (part + 1), 1000)
+    assert found.total() == 1000
+    assert found["finite"] > 60
+    assert found["CheckpointError"] > 300
